@@ -1,0 +1,18 @@
+/* key.h - everything that decides a binary, as a 128-bit hash. key.c names each field with the bug it prevents. */
+#ifndef CJ_KEY_H
+#define CJ_KEY_H
+
+#include <stddef.h>
+
+enum { CJ_KEY_BYTES = 16 };
+
+typedef struct cj_key {
+    unsigned char bytes[CJ_KEY_BYTES];
+    char hex[2 * CJ_KEY_BYTES + 1]; /* lower case, NUL-terminated */
+} cj_key;
+
+/* Fields are tagged and length-prefixed, so no two sets of fields hash the same bytes. Not in the key: the compiler's
+ * build, which stands in the entry instead (see key.c). */
+cj_key cj_key_make(const char *target, const char *options, const char *source, size_t source_size);
+
+#endif

@@ -1,0 +1,345 @@
+/* convjit.h - one compiled kernel for each convolution layer.
+ *
+ * The life of a layer:
+ *
+ *   convjit_open            once a device: finds the target, the cache and (only if needed) the compiler
+ *   convjit_layer_create    once a layer: check, plan, cache or compile, load - the only slow call
+ *   convjit_layer_set_weights  once a set of weights: packs them on the device
+ *   convjit_layer_forward   as often as wanted: one launch, nothing else
+ *   convjit_layer_destroy, convjit_close
+ *
+ * For example, a 3x3 convolution of 64 to 128 channels on the current CUDA device:
+ *
+ *   convjit_context *context;
+ *   convjit_layer *layer;
+ *   convjit_desc desc = CONVJIT_DESC_INIT;
+ *   desc.in_channels = 64, desc.out_channels = 128;
+ *   desc.in_size[0] = desc.in_size[1] = 56;
+ *   desc.kernel[0] = desc.kernel[1] = 3;
+ *   desc.pad_begin[0] = desc.pad_begin[1] = desc.pad_end[0] = desc.pad_end[1] = 1;
+ *   if (convjit_open(NULL, &context) || convjit_layer_create(context, &desc, &layer) ||
+ *       convjit_layer_set_weights(layer, weights, bias, stream))
+ *       fprintf(stderr, "%s\n", convjit_last_error());
+ *   convjit_io io = CONVJIT_IO_INIT;
+ *   io.batch = 32, io.x.data = x, io.y.data = y;
+ *   convjit_layer_forward(layer, &io, stream);
+ *
+ * Words. x is the input, w the weights, y the output, z the optional residual; N is the batch, C the input channels,
+ * K the output channels. A *target* is what code is made for: "sm_90a", "sm_80", ... or "cpu". A *layer line* is the
+ * one-line text of a layer (see convjit_layer_line_format). Sizes are counted in elements unless a name says bytes.
+ *
+ * Threads. A context may be used from many threads at once. A layer is immutable once its weights are set: forward may
+ * then be called from many threads on many streams. Creating, setting weights and destroying one layer must not
+ * overlap with other calls on that same layer.
+ *
+ * CUDA. The caller's current context and stream are used as they are: no device switch, no default-stream work, no
+ * synchronisation. convjit_open must be called with the CUDA context current that all later calls will have current.
+ * No function aborts, prints or throws. Results are deterministic and do not depend on the batch size.
+ */
+#ifndef CONVJIT_H
+#define CONVJIT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define CONVJIT_API __attribute__((visibility("default")))
+#else
+#define CONVJIT_API
+#endif
+
+/* Version of this header; convjit_version() gives that of the library. */
+#define CONVJIT_VERSION "0.1.0"
+
+/* ---------------------------------------------------------------------------------------------------------------------
+ * Status
+ * ------------------------------------------------------------------------------------------------------------------ */
+
+/* Every status: its name, and the sentence convjit_status_text() gives. Numbers are fixed by the order; new ones are
+ * appended. */
+#define CONVJIT_STATUS_LIST(X)                                                                                         \
+    X(SUCCESS, "the call did what it was asked")                                                                       \
+    X(INVALID_ARGUMENT, "an argument breaks a rule of the call")                                                       \
+    X(INVALID_LAYER, "the descriptor describes no convolution")                                                        \
+    X(UNSUPPORTED, "the layer is legal, but nothing here computes it")                                                 \
+    X(OUT_OF_MEMORY, "host or device memory is used up")                                                               \
+    X(NOT_READY, "a call that must come first is missing")                                                             \
+    X(NO_DRIVER, "the CUDA driver was not found or is too old")                                                        \
+    X(NO_DEVICE, "no CUDA context is current, or the context has no device to run on")                                 \
+    X(NO_COMPILER, "the compiler is needed and was not found")                                                         \
+    X(COMPILE_FAILED, "the compiler refused a kernel; the error text holds its log")                                   \
+    X(LOAD_FAILED, "the device refused a binary")                                                                      \
+    X(LAUNCH_FAILED, "the device refused a launch, or an earlier error of this CUDA context stands")                   \
+    X(INTERNAL, "convjit broke a rule of its own; please report the error text")
+
+typedef enum convjit_status {
+#define CONVJIT_STATUS_ENUM(name, text) CONVJIT_##name,
+    CONVJIT_STATUS_LIST(CONVJIT_STATUS_ENUM)
+#undef CONVJIT_STATUS_ENUM
+} convjit_status;
+
+/* The name ("CONVJIT_SUCCESS") and the sentence of a status; never NULL, also for numbers that are none. */
+CONVJIT_API const char *convjit_status_name(convjit_status status);
+CONVJIT_API const char *convjit_status_text(convjit_status status);
+
+/* What went wrong in the last call of this thread that did not return CONVJIT_SUCCESS: one line naming the layer, the
+ * value and the rule, then the compiler's log if there is one. Valid until this thread's next failing call. */
+CONVJIT_API const char *convjit_last_error(void);
+
+/* Version of the library, "MAJOR.MINOR.PATCH". */
+CONVJIT_API const char *convjit_version(void);
+
+/* ---------------------------------------------------------------------------------------------------------------------
+ * Descriptor of a layer
+ * ------------------------------------------------------------------------------------------------------------------ */
+
+typedef enum convjit_operation {
+    CONVJIT_CONVOLUTION, /* cross-correlation, as in every framework; w is [K][C/groups][kernel...] */
+    CONVJIT_TRANSPOSED   /* its transpose (deconvolution); w is [C][K/groups][kernel...] */
+} convjit_operation;
+
+typedef enum convjit_type { CONVJIT_F32, CONVJIT_F16, CONVJIT_BF16 } convjit_type;
+
+typedef enum convjit_layout {
+    CONVJIT_CHANNELS_FIRST, /* x is [N][C][size...] (NCHW) */
+    CONVJIT_CHANNELS_LAST   /* x is [N][size...][C] (NHWC) */
+} convjit_layout;
+
+/* The accuracy promised, with S = the sum over the window of |x * w|, both float32. Any convjit kernel may be more
+ * accurate than its promise, none less. 16-bit data is multiplied exactly and accumulated in float32 under all three.
+ * A NaN or Inf in x or w reaches exactly the outputs whose window holds it; padding is skipped, not multiplied. */
+typedef enum convjit_math {
+    CONVJIT_FP32,       /* every output within 2^-21 S of the exact sum; never tf32 unasked */
+    CONVJIT_FP32_BLOCK, /* the same, with |x| read as the largest |x| of its block where it is over 2^15 smaller */
+    CONVJIT_TF32        /* 11-bit operands, float32 accumulation: within 2^-10 S */
+} convjit_math;
+
+typedef enum convjit_activation {
+    CONVJIT_NONE,
+    CONVJIT_RELU,       /* max(v, 0) */
+    CONVJIT_LEAKY_RELU, /* v < 0 ? a * v : v */
+    CONVJIT_SILU,       /* v / (1 + exp(-v)) */
+    CONVJIT_GELU,       /* v / 2 * (1 + erf(v / sqrt(2))) */
+    CONVJIT_SIGMOID,    /* 1 / (1 + exp(-v)) */
+    CONVJIT_TANH,       /* tanh(v) */
+    CONVJIT_HARDSWISH,  /* v * clamp(v + 3, 0, 6) / 6 */
+    CONVJIT_CLAMP       /* min(max(v, a), b) */
+} convjit_activation;
+
+/* Everything that fixes a layer but the batch and the data. Arrays hold their first `rank` entries in the order of the
+ * tensor's sizes: (depth, height, width), (height, width) or (width); further entries are ignored.
+ *
+ * Output size, convolution: floor((in + pad_begin + pad_end - dilation * (kernel - 1) - 1) / stride) + 1
+ *              transposed:  (in - 1) * stride - pad_begin - pad_end + dilation * (kernel - 1) + output_padding + 1 */
+typedef struct convjit_desc {
+    size_t struct_size;             /* sizeof(convjit_desc), set by CONVJIT_DESC_INIT */
+    convjit_operation operation;    /* default: convolution */
+    int32_t rank;                   /* spatial dimensions, 1 to 3; default 2 */
+    int64_t in_channels;            /* C >= 1, a multiple of groups; no default */
+    int64_t out_channels;           /* K >= 1, a multiple of groups; no default */
+    int64_t groups;                 /* >= 1; default 1 */
+    int64_t in_size[3];             /* spatial size of x; all 0 (default) = given at forward, no size is compiled in */
+    int64_t kernel[3];              /* taps, >= 1; default 1 */
+    int64_t stride[3];              /* >= 1; default 1 */
+    int64_t dilation[3];            /* >= 1; default 1 */
+    int64_t pad_begin[3];           /* >= 0; default 0 */
+    int64_t pad_end[3];             /* >= 0; default 0 */
+    int64_t output_padding[3];      /* transposed only, >= 0 and < max(stride, dilation); default 0 */
+    convjit_type data_type;         /* of x, y and z; default f32 */
+    convjit_type weight_type;       /* of w: f32 with f32 data, or any 16-bit type; default f32 */
+    convjit_type bias_type;         /* of bias; default f32 */
+    convjit_layout layout;          /* of x, y and z; declared, never guessed from strides; default channels first */
+    convjit_layout weight_layout;   /* channels last: the channel axis of w moved last, [K][kernel...][C/groups] */
+    convjit_math math;              /* default CONVJIT_FP32 */
+    convjit_activation activation;  /* default none */
+    float activation_a;             /* leaky relu: slope; clamp: lower bound */
+    float activation_b;             /* clamp: upper bound, >= activation_a */
+    float alpha;                    /* y = act(alpha * conv + bias[k] + beta * z); default 1 */
+    float beta;                     /* default 0: z is not read */
+} convjit_desc;
+
+#define CONVJIT_DESC_INIT                                                                                              \
+    {                                                                                                                  \
+        .struct_size = sizeof(convjit_desc), .operation = CONVJIT_CONVOLUTION, .rank = 2, .in_channels = 0,            \
+        .out_channels = 0, .groups = 1, .in_size = {0, 0, 0}, .kernel = {1, 1, 1}, .stride = {1, 1, 1},                \
+        .dilation = {1, 1, 1}, .pad_begin = {0, 0, 0}, .pad_end = {0, 0, 0}, .output_padding = {0, 0, 0},              \
+        .data_type = CONVJIT_F32, .weight_type = CONVJIT_F32, .bias_type = CONVJIT_F32,                                \
+        .layout = CONVJIT_CHANNELS_FIRST, .weight_layout = CONVJIT_CHANNELS_FIRST, .math = CONVJIT_FP32,               \
+        .activation = CONVJIT_NONE, .activation_a = 0.0F, .activation_b = 0.0F, .alpha = 1.0F, .beta = 0.0F            \
+    }
+
+/* ---------------------------------------------------------------------------------------------------------------------
+ * Context
+ * ------------------------------------------------------------------------------------------------------------------ */
+
+typedef struct convjit_context convjit_context;
+typedef struct convjit_layer convjit_layer;
+
+/* A CUDA stream; the same type as CUstream and cudaStream_t, without needing their headers. NULL is the legacy default
+ * stream, as in CUDA. Ignored by the target "cpu", which has run to the end when a call returns. */
+typedef struct CUstream_st *convjit_stream;
+
+/* Called with one line at a time, without the newline; from any thread that calls convjit. */
+typedef void (*convjit_log_fn)(void *user, const char *line);
+
+typedef struct convjit_options {
+    size_t struct_size;         /* sizeof(convjit_options), set by CONVJIT_OPTIONS_INIT */
+    const char *target;         /* NULL (default): the device of the current CUDA context. "sm_90a", ...: build for that
+                                   target into the cache, without a GPU; such layers cannot run. "cpu": run on the host,
+                                   with host pointers - slow, for development and verification */
+    const char *cache_directory; /* NULL (default): CONVJIT_CACHE_DIR, else the per-user default (see README) */
+    const char *dump_directory; /* not NULL: each created layer leaves NAME.cu and its binary there; must exist */
+    convjit_log_fn log;         /* NULL (default): no lines, unless CONVJIT_LOG is set (then to standard error) */
+    void *log_user;
+} convjit_options;
+
+#define CONVJIT_OPTIONS_INIT                                                                                           \
+    {                                                                                                                  \
+        .struct_size = sizeof(convjit_options), .target = NULL, .cache_directory = NULL, .dump_directory = NULL,       \
+        .log = NULL, .log_user = NULL                                                                                  \
+    }
+
+/* Opens a context. options may be NULL for all defaults; strings are copied. Neither compiles nor touches the cache
+ * directory; opens the CUDA driver when target is NULL, never NVRTC.
+ * INVALID_ARGUMENT: NULL out, other struct_size, unknown target. NO_DRIVER, NO_DEVICE: target is NULL and the driver
+ * or a current CUDA context is missing. OUT_OF_MEMORY. */
+CONVJIT_API convjit_status convjit_open(const convjit_options *options, convjit_context **out);
+
+/* Closes a context and unloads its kernels. Every layer of it must have been destroyed, and no kernel of it may still
+ * run. NULL is ignored. */
+CONVJIT_API void convjit_close(convjit_context *context);
+
+/* What a context has done so far; taken at one instant. */
+typedef struct convjit_counters {
+    uint64_t memory_hits;    /* layers whose kernel this process already held */
+    uint64_t disk_hits;      /* ... was read from the cache directory */
+    uint64_t misses;         /* ... was in neither */
+    uint64_t compiles;       /* compiler runs that succeeded */
+    uint64_t corrupt;        /* entries that were damaged or stale, and so counted as misses */
+    uint64_t store_failures; /* binaries that could not be written to the cache directory */
+    double compile_ms;       /* total time in the compiler */
+} convjit_counters;
+
+CONVJIT_API convjit_counters convjit_get_counters(const convjit_context *context);
+
+/* What was found on this machine; for `convjit info` and bug reports. Looks for the driver and NVRTC, so it may take a
+ * while. Strings are always terminated; a part that is missing says why in its text. */
+typedef struct convjit_environment {
+    char version[32];          /* of convjit */
+    char target[32];           /* of the context; "" without one */
+    char device[128];          /* name and driver version, or why there is none */
+    char driver[256];          /* path and version, or why there is none */
+    char nvrtc[256];           /* path and version, or why there is none */
+    char host_compiler[256];   /* of the target "cpu" */
+    char cache_directory[512]; /* and where the choice came from */
+    char nvrtc_targets[512];   /* targets NVRTC can build for, separated by spaces */
+} convjit_environment;
+
+CONVJIT_API void convjit_get_environment(const convjit_context *context_or_null, convjit_environment *out);
+
+/* ---------------------------------------------------------------------------------------------------------------------
+ * Questions about a descriptor: no compiler, no GPU, no context
+ * ------------------------------------------------------------------------------------------------------------------ */
+
+/* Can this layer be created for `target` ("sm_90a", "cpu", ...)? SUCCESS if so; else INVALID_LAYER, UNSUPPORTED or
+ * INVALID_ARGUMENT, with the reason in convjit_last_error(). Takes microseconds. */
+CONVJIT_API convjit_status convjit_supported(const convjit_desc *desc, const char *target);
+
+/* Spatial size of y for an x of in_size (both of desc->rank entries; in_size NULL = desc->in_size).
+ * INVALID_LAYER where the descriptor or the size is illegal. An output size of 0 is legal. */
+CONVJIT_API convjit_status convjit_output_size(const convjit_desc *desc, const int64_t *in_size, int64_t *out_size);
+
+/* A layer as one line, and back. Example, all defaults left out:
+ *
+ *   conv2d n8 c32 k64 in512x512 f5x9 s1 p0 f32 nchw fp32
+ *
+ * README lists every word. The batch (n8) is not part of a layer: -1 = absent. A round trip gives an equal descriptor.
+ * format writes at most `size` bytes with the terminator and returns the length of the whole line (as snprintf).
+ * parse refuses (INVALID_ARGUMENT, the word named) what it does not know; batch may be NULL. */
+#define CONVJIT_LAYER_LINE_MAX 512
+CONVJIT_API size_t convjit_layer_line_format(const convjit_desc *desc, int64_t batch, char *text, size_t size);
+CONVJIT_API convjit_status convjit_layer_line_parse(const char *line, convjit_desc *desc, int64_t *batch);
+
+/* ---------------------------------------------------------------------------------------------------------------------
+ * Layers
+ * ------------------------------------------------------------------------------------------------------------------ */
+
+/* Creates a layer: checks the descriptor, plans, then takes the kernel from memory, from disk or from the compiler,
+ * and loads it. The only slow call: microseconds, a few milliseconds or about a second. Blocks; illegal during stream
+ * capture; `desc` is not kept. A cache that cannot be read or written never fails a create.
+ * INVALID_ARGUMENT, INVALID_LAYER, UNSUPPORTED, OUT_OF_MEMORY, NO_COMPILER (not in the cache, and no NVRTC),
+ * COMPILE_FAILED, LOAD_FAILED, NO_DEVICE (another CUDA context is current than at convjit_open). */
+CONVJIT_API convjit_status convjit_layer_create(convjit_context *context, const convjit_desc *desc, convjit_layer **out);
+
+/* Gives the layer its weights: one launch that packs w and bias (device pointers; host pointers on "cpu") into memory
+ * of the layer's own. bias may be NULL (zero). Asynchronous on `stream`: w and bias must live until the stream has
+ * passed; forward calls on other streams must wait for it. The first call allocates device memory, later calls reuse
+ * it (and must not overlap with a forward).
+ * INVALID_ARGUMENT, OUT_OF_MEMORY, NO_DEVICE (context without a device), LAUNCH_FAILED. */
+CONVJIT_API convjit_status convjit_layer_set_weights(convjit_layer *layer, const void *weights, const void *bias,
+                                                     convjit_stream stream);
+
+/* The same with packed weights in the caller's memory: at least convjit_layer_packed_bytes() bytes, aligned to 256, to
+ * live as long as the layer. Allocates nothing. weights NULL: `packed` already holds this layer's packed weights. */
+CONVJIT_API size_t convjit_layer_packed_bytes(const convjit_layer *layer);
+CONVJIT_API convjit_status convjit_layer_set_weights_in(convjit_layer *layer, const void *weights, const void *bias,
+                                                        void *packed, convjit_stream stream);
+
+/* One tensor of a forward call. data may have any element-aligned address. Strides are in elements, 0 = dense, so that
+ * a tensor may be a channel slice of a larger buffer:
+ *   channels first: channel_stride >= product of the spatial size; pixel_stride 0
+ *   channels last:  pixel_stride >= channels; channel_stride 0 */
+typedef struct convjit_tensor {
+    void *data;
+    int64_t batch_stride;
+    int64_t channel_stride;
+    int64_t pixel_stride;
+} convjit_tensor;
+
+typedef struct convjit_io {
+    size_t struct_size; /* sizeof(convjit_io), set by CONVJIT_IO_INIT */
+    int64_t batch;      /* N >= 0 */
+    int64_t in_size[3]; /* spatial size of x; read only where the descriptor left it 0 */
+    convjit_tensor x;   /* read */
+    convjit_tensor y;   /* written; may be z with z's strides, and may not overlap x or w */
+    convjit_tensor z;   /* read if the descriptor's beta is not 0: shape of y; may be x */
+} convjit_io;
+
+#define CONVJIT_IO_INIT                                                                                                \
+    {                                                                                                                  \
+        .struct_size = sizeof(convjit_io), .batch = 1, .in_size = {0, 0, 0}, .x = {0, 0, 0, 0}, .y = {0, 0, 0, 0},     \
+        .z = {0, 0, 0, 0}                                                                                              \
+    }
+
+/* y = act(alpha * conv(x, w) + bias + beta * z): one launch on `stream`, nothing else - no allocation, no
+ * synchronisation, no compile, no module load; legal during stream capture. Asynchronous. A batch or an output size of
+ * 0 succeeds and launches nothing. Needs no workspace. The pointers go into the launch: a captured graph may replay
+ * only while they live.
+ * INVALID_ARGUMENT (a pointer, size or stride; y and x the same), NOT_READY (no weights set), NO_DEVICE (context
+ * without a device), LAUNCH_FAILED. */
+CONVJIT_API convjit_status convjit_layer_forward(const convjit_layer *layer, const convjit_io *io,
+                                                 convjit_stream stream);
+
+/* How a layer came to be; strings live as long as the layer. */
+typedef struct convjit_layer_info {
+    const char *line;    /* its layer line */
+    const char *family;  /* "direct", ... */
+    const char *config;  /* the configuration the plan chose, one line */
+    const char *key;     /* of its cache entry, hexadecimal */
+    const char *origin;  /* "memory", "disk" or "compiler" */
+    double create_ms;    /* time convjit_layer_create took */
+} convjit_layer_info;
+
+CONVJIT_API convjit_layer_info convjit_layer_get_info(const convjit_layer *layer);
+
+/* Destroys a layer and frees its packed weights. No forward of it may be running. NULL is ignored. */
+CONVJIT_API void convjit_layer_destroy(convjit_layer *layer);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,55 @@
+/* family.h - one way to compute a layer: family_NAME.c plans and launches it, kernel_src/NAME.cu is its kernel.
+ *
+ * family.c holds the ordered table: the first family that applies wins, and the reasons of the others are kept. */
+#ifndef CJ_FAMILY_H
+#define CJ_FAMILY_H
+
+#include "../kernel_src/args.h"
+#include "desc.h"
+#include "target.h"
+
+/* Configuration of the family `direct`; its meaning stands in family_direct.c. */
+typedef struct cj_direct_config {
+    int32_t lanes[CJ_DIMS]; /* threads of a block along z, y, x */
+    int32_t lanes_k;        /* ... and along output channels */
+    int32_t pixels_y;       /* outputs a thread computes along y, */
+    int32_t pixels_x;       /* ... along x (neighbours), */
+    int32_t channels;       /* ... and output channels (neighbours) */
+    int32_t chunk_c;        /* input channels in shared memory at a time */
+    int64_t chunk_taps[CJ_DIMS]; /* kernel taps in shared memory at a time; each divides the tap count */
+    int32_t row_taps;       /* taps along x whose inputs are in registers at a time; divides chunk_taps[CJ_X] */
+} cj_direct_config;
+
+typedef struct cj_family cj_family;
+
+typedef struct cj_plan {
+    const cj_family *family;
+    char config[160];      /* the configuration as one line, for people */
+    uint32_t threads;      /* of a forward block */
+    uint32_t shared_bytes; /* dynamic shared memory of forward */
+    int64_t pack_work;     /* elements the packing kernel writes */
+    size_t packed_bytes;
+    union {
+        cj_direct_config direct;
+    };
+} cj_plan;
+
+struct cj_family {
+    const char *name;   /* kernel_src/NAME.cu */
+    /* NULL if the family computes the problem on the target, else the reason, with the limit in it. */
+    const char *(*refuses)(const cj_problem *problem, const cj_target *target);
+    /* Chooses the configuration: deterministic, no timing, no device; depends on nothing but its arguments. */
+    void (*plan)(const cj_problem *problem, const cj_target *target, cj_plan *plan);
+    /* Writes the constants of problem and plan as named #defines. */
+    void (*constants)(const cj_problem *problem, const cj_plan *plan, cj_text *out);
+    /* Blocks of a forward launch and the family's own fields of args (tiles); the rest of args is filled. */
+    void (*launch)(const cj_problem *problem, const cj_plan *plan, cj_forward_args *args, uint32_t *blocks);
+};
+
+/* Chooses family and plan; UNSUPPORTED, with every family's reason, if none applies. */
+convjit_status cj_family_choose(const cj_problem *problem, const cj_target *target, cj_plan *plan);
+
+/* family_direct.c */
+extern const cj_family cj_family_direct;
+
+#endif

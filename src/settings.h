@@ -1,0 +1,26 @@
+/* settings.h - every environment variable convjit reads: one table, mirrored in README ("Settings") and compared with
+ * it by a test. A variable that is set but empty counts as not set. */
+#ifndef CJ_SETTINGS_H
+#define CJ_SETTINGS_H
+
+#define CJ_SETTINGS_LIST(X)                                                                                            \
+    X(CACHE_DIR, "CONVJIT_CACHE_DIR", "cache directory, instead of the per-user default")                              \
+    X(NVRTC, "CONVJIT_NVRTC", "path of the NVRTC library, instead of the searched names")                              \
+    X(DRIVER, "CONVJIT_DRIVER", "path of the CUDA driver library, instead of libcuda.so.1")                            \
+    X(CXX, "CONVJIT_CXX", "host C++ compiler of the target cpu, instead of c++")                                       \
+    X(CXXFLAGS, "CONVJIT_CXXFLAGS", "more options for that compiler, separated by spaces (-fsanitize=address)")        \
+    X(LOG, "CONVJIT_LOG", "1: one line a created layer, and every warning, to standard error")
+
+typedef enum cj_setting {
+#define CJ_SETTING_ENUM(name, variable, meaning) CJ_SETTING_##name,
+    CJ_SETTINGS_LIST(CJ_SETTING_ENUM)
+#undef CJ_SETTING_ENUM
+        CJ_SETTING_COUNT
+} cj_setting;
+
+/* The value, or NULL where it is not set. */
+const char *cj_setting_get(cj_setting setting);
+const char *cj_setting_variable(cj_setting setting);
+const char *cj_setting_meaning(cj_setting setting);
+
+#endif
