@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# Builds and runs the tests; with options also under sanitizers, the fuzz targets and lint. See --help.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source tools/install.sh
+
+usage() {
+    cat <<'TXT'
+usage: tools/test.sh [STAGE ...]
+
+Installs what is missing (apt-get, as root or with sudo), then runs the stages in order; without one, --plain.
+
+  --plain                         build in build/, run all tests
+  --sanitize address,undefined    build in build-asan/, with the kernels of the target cpu under the same sanitizers
+  --sanitize thread               build in build-tsan/
+  --fuzz SECONDS                  build in build-fuzz/ (clang), run each fuzz target that long
+  --lint                          clang-format and clang-tidy (tools/lint.sh)
+  --all                           what CI runs: all of these, 30 seconds a fuzz target
+  --help                          this text
+
+Environment:
+  CONVJIT_TEST_STRIDE=N     test every N-th layer of the numerics grid; under sanitizers the default is below
+  CONVJIT_HIDE_TOOLKIT=1    behave as if there were no CUDA toolkit: take cuda.h, nvrtc.h and NVRTC from PyPI
+TXT
+}
+
+jobs=$(nproc)
+sanitized_stride=${CONVJIT_TEST_STRIDE:-8} # they run 3 to 10 times slower; all layers run in the plain stage
+
+build_and_test() { # BUILD OPTION...
+    configure "$@" -D CONVJIT_TESTS=ON
+    cmake --build "$1" -j "$jobs" -- --quiet
+    ctest --test-dir "$1" --parallel "$jobs" --output-on-failure --no-tests=error
+}
+
+plain() { build_and_test build; }
+
+sanitize() { # LIST
+    case $1 in
+    address,undefined)
+        CONVJIT_TEST_STRIDE=$sanitized_stride UBSAN_OPTIONS=print_stacktrace=1 \
+            CONVJIT_CXXFLAGS="-fsanitize=$1 -fno-sanitize-recover=all" \
+            build_and_test build-asan -D CONVJIT_SANITIZE="$1"
+        ;;
+    thread) CONVJIT_TEST_STRIDE=$sanitized_stride build_and_test build-tsan -D CONVJIT_SANITIZE="$1" ;;
+    *) die "unknown sanitizers $1: address,undefined or thread" ;;
+    esac
+}
+
+fuzz() { # SECONDS
+    local target
+    CC=clang configure build-fuzz -D CONVJIT_TESTS=ON -D CONVJIT_FUZZ=ON
+    cmake --build build-fuzz -j "$jobs" --target fuzz -- --quiet
+    for target in build-fuzz/tests/fuzz_*; do
+        [ -x "$target" ] && [ -f "$target" ] || continue
+        say "fuzzing ${target##*/} for $1 s"
+        "$target" -max_total_time="$1" -verbosity=0 -print_final_stats=1
+    done
+}
+
+lint() {
+    configure build -D CONVJIT_TESTS=ON
+    cmake --build build -j "$jobs" -- --quiet # generated files
+    bash tools/lint.sh build
+}
+
+stage() { # FUNCTION ARGUMENT...
+    local start=$SECONDS
+    say "==== $*"
+    "$@"
+    times+=("$(printf '%5d s  %s' $((SECONDS - start)) "$*")")
+}
+
+stages=()
+while [ $# -gt 0 ]; do
+    case $1 in
+    --plain | --lint) stages+=("${1#--}") ;;
+    --sanitize) stages+=("sanitize ${2:?--sanitize needs a list}") && shift ;;
+    --fuzz) stages+=("fuzz ${2:?--fuzz needs seconds}") && shift ;;
+    --all) stages+=(plain "sanitize address,undefined" "sanitize thread" "fuzz 30" lint) ;;
+    --help) usage && exit 0 ;;
+    *) die "unknown option $1; see --help" ;;
+    esac
+    shift
+done
+[ ${#stages[@]} -gt 0 ] || stages=(plain)
+
+install_build_tools
+install_missing header:criterion/criterion.h libcriterion-dev header:protobuf-c/protobuf-c.h libprotobuf-c-dev \
+    command:protoc-c protobuf-c-compiler file:/usr/include/onnx/onnx.proto libonnx-dev \
+    file:/usr/share/libonnx-testdata/data/node libonnx-testdata command:clang clang fuzzer libclang-rt-dev \
+    command:clang-format clang-format command:clang-tidy clang-tidy
+find_cuda "$PWD/build/cuda"
+
+times=()
+for words in "${stages[@]}"; do
+    read -ra words <<<"$words"
+    stage "${words[@]}"
+done
+say "==== times"
+printf '%s\n' "${times[@]}"
