@@ -1,0 +1,556 @@
+/* reference.c - the exact answer, and how far float32 may be from it.
+ *
+ * Every sum is taken in double: products of two float32 values are exact there, and a sum of n of them is off by at
+ * most n * 2^-53 S, thousands of times below the tightest promise for any window that fits in memory.
+ */
+#include "reference.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+static const double UNIT = 0x1p-24; /* half an ulp of float32, relative to the value: one rounding */
+
+/* ---------------------------------------------------------------- types */
+
+/* The 16-bit types by their fields; float32 is the machine's own. */
+typedef struct format {
+    int mantissa;     /* stored bits */
+    int min_exponent; /* of the normal numbers; subnormals keep its spacing */
+    uint32_t infinity;
+    uint32_t poison; /* a quiet NaN with a payload */
+} format;
+
+static format format_of(convjit_type type) {
+    switch (type) {
+    case CONVJIT_F16:
+        return (format){10, -14, 0x7C00, 0x7E5A};
+    case CONVJIT_BF16:
+        return (format){7, -126, 0x7F80, 0x7FDE};
+    case CONVJIT_F32:
+    default:
+        return (format){23, -126, 0x7F800000, 0x7FDEAD5A};
+    }
+}
+
+int64_t reference_type_bytes(convjit_type type) {
+    return type == CONVJIT_F32 ? 4 : 2;
+}
+
+static double decode(uint32_t bits, format f) {
+    const uint32_t magnitude = bits & (f.infinity | (f.infinity - 1)); /* all but the sign */
+    const uint32_t fraction = magnitude & ((1U << f.mantissa) - 1);
+    const int exponent = (int)(magnitude >> f.mantissa);
+    double value = 0.0;
+    if (magnitude > f.infinity) {
+        return NAN;
+    }
+    if (magnitude == f.infinity) {
+        value = INFINITY;
+    } else if (exponent == 0) {
+        value = ldexp(fraction, f.min_exponent - f.mantissa);
+    } else {
+        value = ldexp(fraction + (1U << f.mantissa), f.min_exponent + exponent - 1 - f.mantissa);
+    }
+    return bits == magnitude ? value : -value;
+}
+
+static uint32_t encode(double value, format f) {
+    const uint32_t sign = signbit(value) ? (f.infinity | (f.infinity - 1)) + 1 : 0;
+    if (isnan(value)) {
+        return f.infinity | 1U << (f.mantissa - 1);
+    }
+    if (isinf(value)) {
+        return sign | f.infinity;
+    }
+    int exponent = 0;
+    (void)frexp(value, &exponent); /* value = fraction * 2^exponent, fraction in [0.5, 1) */
+    exponent = exponent - 1 > f.min_exponent ? exponent - 1 : f.min_exponent;
+    if (exponent > -f.min_exponent + 1) {
+        return sign | f.infinity;
+    }
+    /* The hidden bit of `scaled` adds 1 to the exponent field, as does a carry out of the mantissa. */
+    const double scaled = nearbyint(ldexp(fabs(value), f.mantissa - exponent));
+    const uint32_t bits = ((uint32_t)(exponent - f.min_exponent) << f.mantissa) + (uint32_t)scaled;
+    return sign | (bits < f.infinity ? bits : f.infinity);
+}
+
+static uint32_t load_bits(const void *data, convjit_type type, int64_t index) {
+    const int64_t bytes = reference_type_bytes(type);
+    uint32_t wide = 0;
+    uint16_t narrow = 0;
+    if (bytes == 4) {
+        memcpy(&wide, (const char *)data + 4 * index, 4);
+        return wide;
+    }
+    memcpy(&narrow, (const char *)data + 2 * index, 2);
+    return narrow;
+}
+
+static void store_bits(void *data, convjit_type type, int64_t index, uint32_t bits) {
+    const uint16_t narrow = (uint16_t)bits;
+    if (reference_type_bytes(type) == 4) {
+        memcpy((char *)data + 4 * index, &bits, 4);
+    } else {
+        memcpy((char *)data + 2 * index, &narrow, 2);
+    }
+}
+
+double reference_get(const void *data, convjit_type type, int64_t index) {
+    if (type == CONVJIT_F32) {
+        float value = 0.0F;
+        memcpy(&value, (const char *)data + 4 * index, 4);
+        return value;
+    }
+    return decode(load_bits(data, type, index), format_of(type));
+}
+
+void reference_set(void *data, convjit_type type, int64_t index, double value) {
+    store_bits(data, type, index, encode(value, format_of(type)));
+}
+
+void reference_poison(void *data, convjit_type type, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        store_bits(data, type, i, format_of(type).poison);
+    }
+}
+
+/* ---------------------------------------------------------------- random data */
+
+/* Output of the generator splitmix64 (Steele, Lea and Flood 2014) at a place of its sequence: a counter in, a number
+ * out, so that element i does not depend on how many came before. */
+static uint64_t splitmix(uint64_t seed, uint64_t place) {
+    uint64_t v = seed + (place + 1) * 0x9E3779B97F4A7C15U;
+    v = (v ^ (v >> 30)) * 0xBF58476D1CE4E5B9U;
+    v = (v ^ (v >> 27)) * 0x94D049BB133111EBU;
+    return v ^ (v >> 31);
+}
+
+enum { DRAWS = 8 }; /* places of the sequence an element may use */
+
+/* Sum of 12 uniform numbers less 6: mean 0, deviation 1, tails to +-6. Integer arithmetic alone, so that it is the same
+ * on every machine, which a logarithm and a cosine would not be; 32 bits a number, so that float32 mantissas are full.
+ */
+static double normal(uint64_t seed, uint64_t first) {
+    int64_t sum = 0;
+    for (uint64_t draw = 0; draw < 6; draw++) {
+        const uint64_t bits = splitmix(seed, first + draw);
+        sum += (int64_t)(bits >> 32) + (int64_t)(bits & 0xFFFFFFFFU);
+    }
+    return ldexp((double)(sum - (6LL << 32)), -32);
+}
+
+void reference_fill(void *data, convjit_type type, int64_t count, uint64_t seed, reference_distribution distribution) {
+    const int digits = format_of(type).mantissa + 1;
+    const int widest = type == CONVJIT_F16 ? 6 : 40;
+    const uint64_t start = splitmix(seed, 0); /* neighbouring seeds must not be shifted copies */
+    for (int64_t i = 0; i < count; i++) {
+        const uint64_t first = (uint64_t)i * DRAWS;
+        double value = 0.0;
+        switch (distribution) {
+        case REFERENCE_UNIFORM:
+            value = ldexp((double)(splitmix(start, first) >> (64 - digits)), -digits);
+            break;
+        case REFERENCE_WIDE:
+            value =
+                ldexp(normal(start, first), (int)(splitmix(start, first + 6) % (uint64_t)(2 * widest + 1)) - widest);
+            break;
+        case REFERENCE_NORMAL:
+        default:
+            value = normal(start, first);
+        }
+        reference_set(data, type, i, value);
+    }
+}
+
+/* ---------------------------------------------------------------- sizes */
+
+static int64_t floor_divide(int64_t a, int64_t b) {
+    return a / b - (a % b < 0);
+}
+
+/* The two formulas of convjit.h once more: the library's own answer is compared with them. */
+static int64_t output_size(const convjit_desc *d, int axis, int64_t in) {
+    const int64_t reach = d->dilation[axis] * (d->kernel[axis] - 1) + 1;
+    const int64_t pads = d->pad_begin[axis] + d->pad_end[axis];
+    if (d->operation == CONVJIT_TRANSPOSED) {
+        return (in - 1) * d->stride[axis] - pads + reach + d->output_padding[axis];
+    }
+    return floor_divide(in + pads - reach, d->stride[axis]) + 1;
+}
+
+static bool product(int64_t *total, const int64_t *factors, int32_t count) {
+    for (int32_t i = 0; i < count; i++) {
+        if (__builtin_mul_overflow(*total, factors[i], total)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+convjit_status reference_layer_make(const convjit_desc *desc, int64_t batch, const int64_t *in_size,
+                                    reference_layer *out) {
+    *out = (reference_layer){.desc = *desc, .batch = batch};
+    const convjit_status status = convjit_output_size(desc, in_size, out->out_size);
+    if (status != CONVJIT_SUCCESS) {
+        return status;
+    }
+    for (int axis = 0; axis < desc->rank; axis++) {
+        out->in_size[axis] = in_size != NULL ? in_size[axis] : desc->in_size[axis];
+        if (out->out_size[axis] != output_size(desc, axis, out->in_size[axis])) {
+            return CONVJIT_INTERNAL;
+        }
+    }
+    out->bias_count = desc->out_channels;
+    if (batch < 0 || __builtin_mul_overflow(batch, desc->in_channels, &out->x_count) ||
+        __builtin_mul_overflow(batch, desc->out_channels, &out->y_count) ||
+        __builtin_mul_overflow(desc->in_channels, desc->out_channels / desc->groups, &out->w_count) ||
+        !product(&out->x_count, out->in_size, desc->rank) || !product(&out->y_count, out->out_size, desc->rank) ||
+        !product(&out->w_count, desc->kernel, desc->rank)) {
+        return CONVJIT_INVALID_ARGUMENT;
+    }
+    return CONVJIT_SUCCESS;
+}
+
+/* ---------------------------------------------------------------- one sum */
+
+enum { AXES = 3 };
+
+/* Place of an element: batch or output channel of w, channel, then three spatial axes (leading zeros). */
+typedef struct place {
+    int64_t outer, channel, at[AXES];
+} place;
+
+/* Extents of the spatial axes, always three: leading ones where the rank is lower. */
+typedef struct extents {
+    int64_t of[AXES];
+} extents;
+
+static extents widen(const int64_t *array, int32_t rank, int64_t missing) {
+    extents e = {{missing, missing, missing}};
+    for (int32_t i = 0; i < rank; i++) {
+        e.of[AXES - rank + i] = array[i];
+    }
+    return e;
+}
+
+static int64_t offset(place p, int64_t channels, extents e, convjit_layout layout) {
+    const bool last = layout == CONVJIT_CHANNELS_LAST;
+    int64_t index = last ? p.outer : p.outer * channels + p.channel;
+    for (int axis = 0; axis < AXES; axis++) {
+        index = index * e.of[axis] + p.at[axis];
+    }
+    return last ? index * channels + p.channel : index;
+}
+
+static place place_of(int64_t index, int64_t channels, extents e, convjit_layout layout) {
+    place p = {0};
+    if (layout == CONVJIT_CHANNELS_LAST) {
+        p.channel = index % channels;
+        index /= channels;
+    }
+    for (int axis = AXES - 1; axis >= 0; axis--) {
+        p.at[axis] = index % e.of[axis];
+        index /= e.of[axis];
+    }
+    if (layout != CONVJIT_CHANNELS_LAST) {
+        p.channel = index % channels;
+        index /= channels;
+    }
+    p.outer = index;
+    return p;
+}
+
+typedef struct shape {
+    extents in, out, kernel, stride, dilation, pad;
+} shape;
+
+static shape shape_of(const reference_layer *layer) {
+    const convjit_desc *d = &layer->desc;
+    return (shape){widen(layer->in_size, d->rank, 1), widen(layer->out_size, d->rank, 1),
+                   widen(d->kernel, d->rank, 1),      widen(d->stride, d->rank, 1),
+                   widen(d->dilation, d->rank, 1),    widen(d->pad_begin, d->rank, 0)};
+}
+
+/* The input position that output position `out` meets at tap `tap`; false where there is none (padding, or between the
+ * strides of a transposed convolution). */
+static bool meets(const convjit_desc *d, const shape *s, int axis, int64_t out, int64_t tap, int64_t *in) {
+    const int64_t step = tap * s->dilation.of[axis];
+    if (d->operation == CONVJIT_TRANSPOSED) {
+        const int64_t spread = out + s->pad.of[axis] - step;
+        *in = spread / s->stride.of[axis];
+        return spread >= 0 && spread % s->stride.of[axis] == 0 && *in < s->in.of[axis];
+    }
+    *in = out * s->stride.of[axis] - s->pad.of[axis] + step;
+    return *in >= 0 && *in < s->in.of[axis];
+}
+
+typedef struct window_sum {
+    double sum, sum_abs;
+    int64_t taps;
+} window_sum;
+
+static void add_tap(window_sum *total, double x, double w) {
+    total->sum += x * w;
+    total->sum_abs += fabs(x * w);
+    total->taps++;
+}
+
+/* One tap, all input channels of the group. */
+static void add_channels(const reference_layer *layer, const shape *s, const void *x, const void *w, place out,
+                         place from, place tap, window_sum *total) {
+    const convjit_desc *d = &layer->desc;
+    const int64_t group_in = d->in_channels / d->groups;
+    const int64_t group_out = d->out_channels / d->groups;
+    const int64_t group = out.channel / group_out;
+    const bool transposed = d->operation == CONVJIT_TRANSPOSED;
+    for (int64_t c = 0; c < group_in; c++) {
+        from.channel = group * group_in + c;
+        tap.outer = transposed ? from.channel : out.channel;
+        tap.channel = transposed ? out.channel % group_out : c;
+        add_tap(total, reference_get(x, d->data_type, offset(from, d->in_channels, s->in, d->layout)),
+                reference_get(w, d->weight_type,
+                              offset(tap, transposed ? group_out : group_in, s->kernel, d->weight_layout)));
+    }
+}
+
+static window_sum sum_window(const reference_layer *layer, const void *x, const void *w, place out) {
+    const shape s = shape_of(layer);
+    const convjit_desc *d = &layer->desc;
+    window_sum total = {0.0, 0.0, 0};
+    place from = {.outer = out.outer};
+    place tap = {0};
+    for (tap.at[0] = 0; tap.at[0] < s.kernel.of[0]; tap.at[0]++) {
+        if (!meets(d, &s, 0, out.at[0], tap.at[0], &from.at[0])) {
+            continue;
+        }
+        for (tap.at[1] = 0; tap.at[1] < s.kernel.of[1]; tap.at[1]++) {
+            if (!meets(d, &s, 1, out.at[1], tap.at[1], &from.at[1])) {
+                continue;
+            }
+            for (tap.at[2] = 0; tap.at[2] < s.kernel.of[2]; tap.at[2]++) {
+                if (meets(d, &s, 2, out.at[2], tap.at[2], &from.at[2])) {
+                    add_channels(layer, &s, x, w, out, from, tap, &total);
+                }
+            }
+        }
+    }
+    return total;
+}
+
+/* ---------------------------------------------------------------- epilogue and tolerance */
+
+/* The formulas of convjit.h. Comparisons are written so that a NaN comes out as NaN. */
+static double activate(const convjit_desc *d, double v) {
+    const double a = d->activation_a;
+    const double b = d->activation_b;
+    double gate = 0.0;
+    switch (d->activation) {
+    case CONVJIT_RELU:
+        return v < 0.0 ? 0.0 : v;
+    case CONVJIT_LEAKY_RELU:
+        return v < 0.0 ? a * v : v;
+    case CONVJIT_SILU:
+        return v / (1.0 + exp(-v));
+    case CONVJIT_GELU: /* erfc keeps the digits that 1 + erf loses on the left */
+        return v / 2.0 * erfc(-v / sqrt(2.0));
+    case CONVJIT_SIGMOID:
+        return 1.0 / (1.0 + exp(-v));
+    case CONVJIT_TANH:
+        return tanh(v);
+    case CONVJIT_HARDSWISH:
+        gate = v + 3.0 < 0.0 ? 0.0 : v + 3.0;
+        return v * (gate > 6.0 ? 6.0 : gate) / 6.0;
+    case CONVJIT_CLAMP:
+        v = v < a ? a : v;
+        return v > b ? b : v;
+    case CONVJIT_NONE:
+    default:
+        return v;
+    }
+}
+
+/* Where the activation stops falling and rises (every one has at most one such place); NaN if it is monotone. */
+static double turning_point(const convjit_desc *d) {
+    switch (d->activation) {
+    case CONVJIT_LEAKY_RELU:
+        return 0.0;
+    case CONVJIT_SILU:
+        return -1.2784645427610738;
+    case CONVJIT_GELU:
+        return -0.7517915246935645;
+    case CONVJIT_HARDSWISH:
+        return -1.5;
+    default:
+        return NAN;
+    }
+}
+
+/* How far the activation moves when its argument moves by up to `error`: exact, because it is monotone on both sides of
+ * its turning point. */
+static double propagate(const convjit_desc *d, double v, double error) {
+    const double middle = activate(d, v);
+    const double turn = turning_point(d);
+    double most = fmax(fabs(activate(d, v - error) - middle), fabs(activate(d, v + error) - middle));
+    if (fabs(turn - v) < error) {
+        most = fmax(most, fabs(activate(d, turn) - middle));
+    }
+    return most;
+}
+
+/* Error of evaluating the activation itself in float32 as written in convjit.h, with exp and tanh good to 2 ulp and erf
+ * to 2 ulp of 1 (the CUDA math library promises that or better), and every other operation rounded once. */
+static double evaluation_error(const convjit_desc *d, double v) {
+    const double value = fabs(activate(d, v));
+    const double least = 0x1p-128; /* 1 / (1 + exp(-v)) below this comes out as 0, because exp(-v) is Inf */
+    switch (d->activation) {
+    case CONVJIT_LEAKY_RELU:
+        return UNIT * value;
+    case CONVJIT_SILU:
+        return isinf(v) ? 0.0 : 7.0 * UNIT * value + least * fabs(v);
+    case CONVJIT_GELU: /* 1 + erf is off by 4 units, absolutely */
+        return isinf(v) ? 0.0 : 2.0 * UNIT * fabs(v) + 2.0 * UNIT * value;
+    case CONVJIT_SIGMOID:
+        return 6.0 * UNIT * value + least;
+    case CONVJIT_TANH:
+    case CONVJIT_HARDSWISH:
+        return isinf(v) ? 0.0 : 4.0 * UNIT * value;
+    default:
+        return 0.0;
+    }
+}
+
+/* What convjit.h promises for the sum alone, as a part of S. Only float32 x is cut to 11 bits under tf32. fp32_block is
+ * held to fp32's promise: no block is known here, and a family may not use its slack on data that does not need it. */
+static double promise(const convjit_desc *d) {
+    return d->math == CONVJIT_TF32 && d->data_type == CONVJIT_F32 ? 0x1p-10 : 0x1p-21;
+}
+
+/* Error of the argument of the activation: the promise, then every step of the epilogue may round the whole sum once
+ * (in any order), then subnormals, whose products are off by half of float32's least spacing. */
+static double argument_error(const convjit_desc *d, const window_sum *window, double bias, double z) {
+    const double alpha = fabs((double)d->alpha);
+    const int roundings = (d->alpha != 1.0F) + (bias != 0.0) + 2 * (z != 0.0); /* beta * z, then the addition */
+    const double magnitude = alpha * fabs(window->sum) + fabs(bias) + fabs(z);
+    return alpha * promise(d) * window->sum_abs + roundings * UNIT * magnitude +
+           alpha * (double)window->taps * 0x1p-150 + roundings * 0x1p-150;
+}
+
+static double half_ulp(convjit_type type, double value) {
+    const format f = format_of(type);
+    int exponent = 0;
+    (void)frexp(value, &exponent);
+    exponent = exponent - 1 > f.min_exponent ? exponent - 1 : f.min_exponent;
+    return ldexp(1.0, exponent - f.mantissa - 1);
+}
+
+/* As reference_compute; `reach` is the largest magnitude that may be rounded to y's type. */
+static reference_output compute(const reference_layer *layer, const void *x, const void *w, const void *bias,
+                                const void *z, int64_t index, double *reach) {
+    const convjit_desc *d = &layer->desc;
+    const place out = place_of(index, d->out_channels, widen(layer->out_size, d->rank, 1), d->layout);
+    const window_sum window = sum_window(layer, x, w, out);
+    const double bias_term = bias != NULL ? reference_get(bias, d->bias_type, out.channel) : 0.0;
+    const double z_term = d->beta != 0.0F && z != NULL ? d->beta * reference_get(z, d->data_type, index) : 0.0;
+    const double argument = d->alpha * window.sum + bias_term + z_term;
+    reference_output result = {activate(d, argument), window.sum_abs, 0.0};
+    *reach = fabs(result.value);
+    if (isnan(result.value)) {
+        return result;
+    }
+    if (isfinite(argument)) { /* else Inf must stay Inf until the activation bounds it */
+        result.tolerance = propagate(d, argument, argument_error(d, &window, bias_term, z_term));
+    }
+    if (isfinite(result.value)) {
+        result.tolerance += evaluation_error(d, argument);
+        *reach += result.tolerance;
+        result.tolerance += d->data_type == CONVJIT_F32 ? 0.0 : half_ulp(d->data_type, *reach);
+    }
+    return result;
+}
+
+reference_output reference_compute(const reference_layer *layer, const void *x, const void *w, const void *bias,
+                                   const void *z, int64_t index) {
+    double reach = 0.0;
+    return compute(layer, x, w, bias, z, index, &reach);
+}
+
+/* ---------------------------------------------------------------- comparison */
+
+/* |got - want| over the tolerance; 0 where both are the same NaN or Inf, infinite where only one is. */
+static double over_tolerance(double got, const reference_output *want, bool may_overflow) {
+    if (isnan(got) || isnan(want->value)) {
+        return isnan(got) && isnan(want->value) ? 0.0 : INFINITY;
+    }
+    if (isinf(got)) {
+        const bool same_sign = (got > 0.0) == (want->value > 0.0);
+        return same_sign && may_overflow ? 0.0 : INFINITY;
+    }
+    const double error = fabs(got - want->value);
+    return error > 0.0 ? error / want->tolerance : 0.0; /* x / 0 is infinite */
+}
+
+/* The i-th of `most` outputs: one of each equal part of the tensor, at a place that is not a multiple of anything. */
+static int64_t pick(int64_t i, int64_t most, int64_t count) {
+    if (count <= most) {
+        return i;
+    }
+    if (i == 0 || i == most - 1) {
+        return i == 0 ? 0 : count - 1;
+    }
+    const int64_t begin = count / most * i + count % most * i / most;
+    return begin + (int64_t)(splitmix(0, (uint64_t)i) % (uint64_t)(count / most));
+}
+
+reference_comparison reference_compare(const reference_layer *layer, const void *x, const void *w, const void *bias,
+                                       const void *z, const void *y, int64_t most) {
+    const convjit_type type = layer->desc.data_type;
+    const format f = format_of(type);
+    reference_comparison all = {.checked = layer->y_count < most ? layer->y_count : most};
+    double sum_error = 0.0;
+    double sum_value = 0.0;
+    for (int64_t i = 0; i < all.checked; i++) {
+        const int64_t index = pick(i, most, layer->y_count);
+        double reach = 0.0;
+        const reference_output want = compute(layer, x, w, bias, z, index, &reach);
+        const double got = reference_get(y, type, index);
+        const bool written = load_bits(y, type, index) != f.poison;
+        const double over = written ? over_tolerance(got, &want, encode(reach, f) == f.infinity) : INFINITY;
+        all.failed += !(over <= 1.0);
+        if (i == 0 || over > all.worst_over_tolerance) {
+            all.worst_over_tolerance = over;
+            all.worst_index = index;
+            all.worst_got = got;
+            all.worst_want = want.value;
+        }
+        if (isfinite(got) && isfinite(want.value)) {
+            const double error = fabs(got - want.value);
+            sum_error += error * error;
+            sum_value += want.value * want.value;
+            all.worst_over_sum =
+                want.sum_abs > 0.0 ? fmax(all.worst_over_sum, error / want.sum_abs) : all.worst_over_sum;
+        }
+    }
+    all.relative_error = sum_value > 0.0 ? sqrt(sum_error / sum_value) : 0.0;
+    return all;
+}
+
+void reference_describe(const reference_layer *layer, const reference_comparison *comparison, char *text, size_t size) {
+    static const char NAMES[] = "zyx";
+    const convjit_desc *d = &layer->desc;
+    char where[80] = "";
+    if (comparison->checked == 0) {
+        (void)snprintf(text, size, "no outputs to compare");
+        return;
+    }
+    const place p = place_of(comparison->worst_index, d->out_channels, widen(layer->out_size, d->rank, 1), d->layout);
+    int length = 0;
+    for (int axis = AXES - d->rank; axis < AXES; axis++) {
+        length +=
+            snprintf(where + length, sizeof where - (size_t)length, " %c=%lld", NAMES[axis], (long long)p.at[axis]);
+    }
+    (void)snprintf(text, size, "worst at [n=%lld k=%lld%s]: got %.9g, want %.9g, %.3g %% of tolerance",
+                   (long long)p.outer, (long long)p.channel, where, comparison->worst_got, comparison->worst_want,
+                   100.0 * comparison->worst_over_tolerance);
+}
