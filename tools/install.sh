@@ -18,12 +18,13 @@ as_root() {
 }
 
 # Is it there? By what the build looks for, not by the package, so that other systems and own builds count too.
-#   command:NAME  header:NAME  file:PATH  fuzzer (clang's libFuzzer and sanitizers)
+#   command:NAME  header:NAME  file:PATH  pip (of python3)  fuzzer (clang's libFuzzer and sanitizers)
 have() {
     case $1 in
     command:*) command -v "${1#*:}" >/dev/null ;;
     header:*) printf '#include <%s>\n' "${1#*:}" | cc -E -x c - >/dev/null 2>&1 ;;
     file:*) [ -e "${1#*:}" ] ;;
+    pip) python3 -m pip --version >/dev/null 2>&1 ;;
     fuzzer)
         printf 'int LLVMFuzzerTestOneInput(const char *d, unsigned long n) { return d && n ? 0 : 0; }\n' |
             clang -fsanitize=fuzzer,address -x c - -o /dev/null 2>/dev/null
@@ -94,8 +95,7 @@ find_cuda() {
 # looked for by name and linked to fixed places. libnvrtc.so comes last: it says that the folder is complete.
 fetch_cuda() {
     local folder=$1 header library found
-    install_missing command:python3 python3
-    python3 -m pip --version >/dev/null 2>&1 || install_missing command:pip3 python3-pip
+    install_missing pip python3-pip
     say "CUDA: no toolkit; fetching cuda.h, nvrtc.h and NVRTC from PyPI (about 100 MB)"
     mkdir -p "$folder/include"
     rm -rf "$folder/packages" "$folder/lib"
