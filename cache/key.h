@@ -15,4 +15,7 @@ typedef struct cj_key {
  * build, which stands in the entry instead (see key.c). */
 cj_key cj_key_make(const char *target, const char *options, const char *source, size_t source_size);
 
+/* Fills in `hex` from `bytes`. */
+void cj_key_spell(cj_key *key);
+
 #endif

@@ -1,0 +1,419 @@
+/* binary.c - source to binary: memory, then disk, then compiler.
+ *
+ * One table for the process holds every binary that somebody uses, by key. A thread that finds its key missing puts an
+ * unfinished node into the table and builds outside the lock; a thread that finds an unfinished node waits for it. What
+ * was built is used from memory, never read back: on a network file system the file just renamed may not be visible
+ * yet.
+ *
+ * A build that fails takes its node out of the table and hands its error to those who wait for it. They do not try
+ * again themselves: the same source would fail the same way, and each of N waiters would fail for all others in turn.
+ * The next request starts afresh, so a compiler that was missing may have come. Thus every call builds or waits once,
+ * at most.
+ *
+ * What counts (convjit_counters), once a call of cj_binary_get: memory hit (the wait for another's build included),
+ * disk hit, or miss; nothing for a wait that ends with the builder's error. An entry that is damaged, stale or refused
+ * by the device counts as corrupt and as a miss. */
+#include "binary.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* By default uthash exits when memory is used up; this way the node stays out of the table, its hh.tbl NULL. */
+#define HASH_NONFATAL_OOM 1
+#include <uthash.h>
+
+#include "status.h"
+
+/* ----------------------------------------------------------------------------------------------------- counters --- */
+
+/* A key whose entry was warned about. */
+typedef struct warned_key {
+    unsigned char key[CJ_KEY_BYTES];
+    UT_hash_handle hh;
+} warned_key;
+
+struct cj_counters {
+    pthread_mutex_t lock;
+    convjit_counters counts;
+    bool store_failure_logged;
+    warned_key *warned;
+};
+
+cj_counters *cj_counters_create(void) {
+    cj_counters *counters = calloc(1, sizeof *counters);
+    if (counters != NULL && pthread_mutex_init(&counters->lock, NULL) != 0) {
+        free(counters);
+        counters = NULL;
+    }
+    return counters;
+}
+
+void cj_counters_destroy(cj_counters *counters) {
+    if (counters == NULL) {
+        return;
+    }
+    warned_key *warned;
+    warned_key *next;
+    HASH_ITER(hh, counters->warned, warned, next) {
+        HASH_DEL(counters->warned, warned);
+        free(warned);
+    }
+    pthread_mutex_destroy(&counters->lock);
+    free(counters);
+}
+
+convjit_counters cj_counters_read(const cj_counters *counters) {
+    cj_counters *lockable = (cj_counters *)counters; /* the lock is no part of the value */
+    pthread_mutex_lock(&lockable->lock);
+    const convjit_counters counts = counters->counts;
+    pthread_mutex_unlock(&lockable->lock);
+    return counts;
+}
+
+static void count(cj_counters *counters, uint64_t *counter) {
+    pthread_mutex_lock(&counters->lock);
+    ++*counter;
+    pthread_mutex_unlock(&counters->lock);
+}
+
+static void count_compile(cj_counters *counters, bool succeeded, double milliseconds) {
+    pthread_mutex_lock(&counters->lock);
+    counters->counts.compiles += succeeded;
+    counters->counts.compile_ms += milliseconds;
+    pthread_mutex_unlock(&counters->lock);
+}
+
+/* True the first time for a key. Where memory is used up it stays true: a line too many is better than none. */
+static bool warn_first(cj_counters *counters, const cj_key *key) {
+    warned_key *warned;
+    HASH_FIND(hh, counters->warned, key->bytes, CJ_KEY_BYTES, warned);
+    if (warned != NULL) {
+        return false;
+    }
+    warned = calloc(1, sizeof *warned);
+    if (warned != NULL) {
+        memcpy(warned->key, key->bytes, CJ_KEY_BYTES);
+        HASH_ADD(hh, counters->warned, key, CJ_KEY_BYTES, warned);
+        if (warned->hh.tbl == NULL) {
+            free(warned);
+        }
+    }
+    return true;
+}
+
+/* Counts a bad entry; one line a key, for an entry that cannot be replaced is met at every create. */
+static void count_corrupt(cj_counters *counters, const cj_log *log, const cj_key *key, const char *reason) {
+    pthread_mutex_lock(&counters->lock);
+    counters->counts.corrupt++;
+    const bool first = warn_first(counters, key);
+    pthread_mutex_unlock(&counters->lock);
+    if (first) {
+        cj_log_line(log, "cache: entry %s not used: %s; built anew", key->hex, reason);
+    }
+}
+
+static void count_store_failure(cj_counters *counters, const cj_log *log, const char *reason) {
+    pthread_mutex_lock(&counters->lock);
+    counters->counts.store_failures++;
+    const bool first = !counters->store_failure_logged;
+    counters->store_failure_logged = true;
+    pthread_mutex_unlock(&counters->lock);
+    if (first) {
+        cj_log_line(log, "cache: binary not stored: %s; said once, further failures are only counted", reason);
+    }
+}
+
+/* -------------------------------------------------------------------------------------------------------- table --- */
+
+typedef enum node_state {
+    BUILDING, /* one thread builds, others may wait */
+    READY,    /* the binary is whole and does not change any more */
+    FAILED    /* out of the table; status and error say why */
+} node_state;
+
+typedef struct node {
+    cj_binary binary; /* the key of the table lies in it */
+    node_state state;
+    size_t references; /* of users, of the builder and of those who wait */
+    bool in_table;
+    convjit_status status;
+    char *error; /* the builder's error text; NULL where memory was used up */
+    UT_hash_handle hh;
+} node;
+
+/* Guards the table and all fields of its nodes but the binary, which only the builder touches until READY. */
+static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t table_changed = PTHREAD_COND_INITIALIZER; /* some node left BUILDING */
+static node *table;
+
+static node *find_node(const cj_key *key) {
+    node *found;
+    HASH_FIND(hh, table, key->bytes, CJ_KEY_BYTES, found);
+    return found;
+}
+
+/* A new node with one reference, in the table; NULL when memory is used up. */
+static node *add_node(const cj_key *key) {
+    node *added = calloc(1, sizeof *added);
+    if (added == NULL) {
+        return NULL;
+    }
+    added->binary.key = *key;
+    added->state = BUILDING;
+    added->references = 1;
+    HASH_ADD(hh, table, binary.key.bytes, CJ_KEY_BYTES, added);
+    if (added->hh.tbl == NULL) {
+        free(added);
+        return NULL;
+    }
+    added->in_table = true;
+    return added;
+}
+
+static void remove_node(node *removed) {
+    if (removed->in_table) {
+        HASH_DEL(table, removed);
+        removed->in_table = false;
+    }
+}
+
+/* Gives one reference back, with the lock held. */
+static void drop_node(node *dropped) {
+    if (--dropped->references == 0) {
+        remove_node(dropped);
+        free(dropped->binary.blob.data);
+        free(dropped->error);
+        free(dropped);
+    }
+}
+
+/* Waits, with the lock held and one reference taken, until the node is built. Drops the reference of one that failed.
+ */
+static convjit_status wait_for_node(node *awaited) {
+    while (awaited->state == BUILDING) {
+        pthread_cond_wait(&table_changed, &table_lock);
+    }
+    if (awaited->state == READY) {
+        return CONVJIT_SUCCESS;
+    }
+    const convjit_status status =
+        cj_fail(awaited->status, "%s", awaited->error != NULL ? awaited->error : convjit_status_text(awaited->status));
+    drop_node(awaited);
+    return status;
+}
+
+/* The builder's last step: shows the others what came out. Drops the builder's reference of a node that failed. */
+static convjit_status finish_node(node *built, convjit_status status) {
+    pthread_mutex_lock(&table_lock);
+    if (status == CONVJIT_SUCCESS) {
+        built->state = READY;
+    } else {
+        built->state = FAILED;
+        built->status = status;
+        built->error = strdup(convjit_last_error());
+        remove_node(built);
+        drop_node(built);
+    }
+    pthread_cond_broadcast(&table_changed);
+    pthread_mutex_unlock(&table_lock);
+    return status;
+}
+
+/* -------------------------------------------------------------------------------------------------------- build --- */
+
+/* The work of one call; all but `node` is the caller's. */
+typedef struct build {
+    const cj_request *request;
+    const cj_compiler *compiler;
+    cj_store *store;
+    cj_counters *counters;
+    const cj_log *log;
+} build;
+
+static convjit_status make_key(const cj_request *request, cj_key *out) {
+    cj_text options = {0};
+    cj_target_compiler(request->target)->options(request->target, &options);
+    if (options.failed) {
+        cj_text_free(&options);
+        return cj_fail(CONVJIT_OUT_OF_MEMORY, "memory for compiler options is used up");
+    }
+    *out = cj_key_make(request->target->name, options.data != NULL ? options.data : "", request->source,
+                       request->source_size);
+    cj_text_free(&options);
+    return CONVJIT_SUCCESS;
+}
+
+/* A sound entry of this key may still be of no use: made by another compiler build (key.c tells why the build is
+ * compared here), or for another launch than the plan's, where host and kernel have parted without a new key. */
+static bool is_stale(const build *job, const cj_entry *entry, char *reason, size_t size) {
+    char id[CJ_COMPILER_ID_MAX];
+    if (job->compiler->is_open(id) && strcmp(id, entry->compiler) != 0) {
+        snprintf(reason, size, "built by %s, the compiler in use is %s", entry->compiler, id);
+        return true;
+    }
+    if (entry->threads != job->request->threads || entry->shared_bytes != job->request->shared_bytes) {
+        snprintf(reason, size, "made for %u threads and %u bytes of shared memory, the plan wants %u and %u",
+                 entry->threads, entry->shared_bytes, job->request->threads, job->request->shared_bytes);
+        return true;
+    }
+    return false;
+}
+
+/* Takes the binary from disk. false is a miss, counted if the entry was bad. */
+static bool take_from_disk(const build *job, cj_binary *out) {
+    cj_read read;
+    const cj_read_result result = cj_store_read(job->store, &out->key, job->request->target->name, &read);
+    if (result == CJ_READ_BAD) {
+        count_corrupt(job->counters, job->log, &out->key, read.reason);
+    }
+    if (result != CJ_READ_HIT) {
+        return false;
+    }
+    char reason[3 * CJ_COMPILER_ID_MAX];
+    if (is_stale(job, &read.entry, reason, sizeof reason)) {
+        count_corrupt(job->counters, job->log, &out->key, reason);
+        free(read.bytes);
+        return false;
+    }
+    snprintf(out->compiler, sizeof out->compiler, "%s", read.entry.compiler);
+    out->blob.size = read.entry.binary_size;
+    out->blob.data = read.bytes; /* the binary moves to the front of the bytes it was read with */
+    memmove(read.bytes, read.entry.binary, read.entry.binary_size);
+    return true;
+}
+
+static double now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+}
+
+static convjit_status compile(const build *job, cj_binary *out) {
+    CJ_TRY(job->compiler->open(out->compiler));
+    const double start = now_ms();
+    convjit_status status = job->compiler->compile(job->request->target, job->request->source, &out->blob);
+    if (status == CONVJIT_SUCCESS && out->blob.size == 0) {
+        status =
+            cj_fail(CONVJIT_COMPILE_FAILED, "compile: %s reported success and gave an empty binary", out->compiler);
+    }
+    count_compile(job->counters, status == CONVJIT_SUCCESS, now_ms() - start);
+    return status;
+}
+
+static void store(const build *job, const cj_binary *binary) {
+    const cj_entry entry = {.key = binary->key,
+                            .target = job->request->target->name,
+                            .compiler = binary->compiler,
+                            .version = convjit_version(),
+                            .family = job->request->family,
+                            .line = job->request->line,
+                            .threads = job->request->threads,
+                            .shared_bytes = job->request->shared_bytes,
+                            .binary = binary->blob.data,
+                            .binary_size = binary->blob.size};
+    char reason[160];
+    if (!cj_store_write(job->store, &entry, reason)) {
+        count_store_failure(job->counters, job->log, reason);
+    }
+}
+
+/* Compiles for a node of ours. Those who wait get the binary before it is written to disk. */
+static convjit_status compile_node(const build *job, node *built) {
+    count(job->counters, &job->counters->counts.misses);
+    const convjit_status status = finish_node(built, compile(job, &built->binary));
+    if (status == CONVJIT_SUCCESS) {
+        store(job, &built->binary);
+    }
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------------------- the interface ---
+ */
+
+const char *cj_origin_name(cj_origin origin) {
+    switch (origin) {
+    case CJ_ORIGIN_MEMORY:
+        return "memory";
+    case CJ_ORIGIN_DISK:
+        return "disk";
+    case CJ_ORIGIN_COMPILER:
+        return "compiler";
+    }
+    return "unknown";
+}
+
+/* One reference to the node of a key. `ours`: it is new, and this thread has to build and finish it. */
+static convjit_status get_node(const cj_key *key, node **out, bool *ours) {
+    convjit_status status = CONVJIT_SUCCESS;
+    pthread_mutex_lock(&table_lock);
+    *out = find_node(key);
+    *ours = *out == NULL;
+    if (*ours) {
+        *out = add_node(key);
+        if (*out == NULL) {
+            status = cj_fail(CONVJIT_OUT_OF_MEMORY, "memory for the table of binaries is used up");
+        }
+    } else {
+        (*out)->references++;
+        status = wait_for_node(*out);
+    }
+    pthread_mutex_unlock(&table_lock);
+    return status;
+}
+
+convjit_status cj_binary_get(const cj_request *request, cj_store *store, cj_counters *counters, const cj_log *log,
+                             cj_binary **out, cj_origin *origin) {
+    const build job = {request, cj_target_compiler(request->target), store, counters, log};
+    cj_key key;
+    node *found;
+    bool ours;
+    CJ_TRY(make_key(request, &key));
+    CJ_TRY(get_node(&key, &found, &ours));
+    if (!ours) {
+        count(counters, &counters->counts.memory_hits);
+        *origin = CJ_ORIGIN_MEMORY;
+    } else if (take_from_disk(&job, &found->binary)) {
+        count(counters, &counters->counts.disk_hits);
+        *origin = CJ_ORIGIN_DISK;
+        finish_node(found, CONVJIT_SUCCESS);
+    } else {
+        *origin = CJ_ORIGIN_COMPILER;
+        CJ_TRY(compile_node(&job, found));
+    }
+    *out = &found->binary;
+    return CONVJIT_SUCCESS;
+}
+
+/* Several threads may have been refused the same binary: the first forgets and rebuilds it, the others find its new
+ * node and share that. Layers that hold the old binary keep it: somewhere it was loaded. */
+convjit_status cj_binary_rebuild(const cj_request *request, cj_binary *refused, cj_store *store, cj_counters *counters,
+                                 const cj_log *log, cj_binary **out) {
+    const build job = {request, cj_target_compiler(request->target), store, counters, log};
+    const cj_key key = refused->key;
+    node *old = (node *)refused; /* its first member */
+    pthread_mutex_lock(&table_lock);
+    remove_node(old);
+    drop_node(old);
+    pthread_mutex_unlock(&table_lock);
+
+    node *found;
+    bool ours;
+    CJ_TRY(get_node(&key, &found, &ours));
+    if (ours) {
+        count_corrupt(counters, log, &key, "the device refused the binary");
+        CJ_TRY(compile_node(&job, found));
+    }
+    *out = &found->binary;
+    return CONVJIT_SUCCESS;
+}
+
+void cj_binary_release(cj_binary *binary) {
+    if (binary != NULL) {
+        pthread_mutex_lock(&table_lock);
+        drop_node((node *)binary);
+        pthread_mutex_unlock(&table_lock);
+    }
+}
