@@ -6,6 +6,8 @@
 #define CJ_SETTINGS_LIST(X)                                                                                            \
     X(CACHE_DIR, "CONVJIT_CACHE_DIR", "cache directory, instead of the per-user default")                              \
     X(NVRTC, "CONVJIT_NVRTC", "path of the NVRTC library, instead of the searched names")                              \
+    X(CUDA_HOME, "CUDA_HOME", "CUDA toolkit whose lib64 is searched for NVRTC")                                        \
+    X(CUDA_PATH, "CUDA_PATH", "the same, after CUDA_HOME")                                                             \
     X(DRIVER, "CONVJIT_DRIVER", "path of the CUDA driver library, instead of libcuda.so.1")                            \
     X(CXX, "CONVJIT_CXX", "host C++ compiler of the target cpu, instead of c++")                                       \
     X(CXXFLAGS, "CONVJIT_CXXFLAGS", "more options for that compiler, separated by spaces (-fsanitize=address)")        \

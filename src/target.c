@@ -59,6 +59,11 @@ convjit_status cj_target_parse(const char *name, cj_target *out) {
     return CONVJIT_SUCCESS;
 }
 
+void cj_target_of_capability(int capability, cj_target *out) {
+    *out = (cj_target){.kind = CJ_TARGET_CUDA, .capability = capability, .has_features = is_known(capability, 'a')};
+    snprintf(out->name, sizeof out->name, "sm_%d%s", capability, out->has_features ? "a" : "");
+}
+
 const cj_compiler *cj_target_compiler(const cj_target *target) {
     return target->kind == CJ_TARGET_CPU ? &cj_cpu_compiler : &cj_nvrtc;
 }

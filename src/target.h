@@ -21,6 +21,10 @@ typedef struct cj_target {
 /* "sm_NN", "sm_NNa", "sm_NNf" or "cpu"; INVALID_ARGUMENT for anything else. Needs no device. */
 convjit_status cj_target_parse(const char *name, cj_target *out);
 
+/* The richest target of a device of this compute capability: "sm_90a" for 90, "sm_80" for 80; without 'a' where this
+ * version of convjit does not know of one. */
+void cj_target_of_capability(int capability, cj_target *out);
+
 /* Bytes that were malloc'ed. */
 typedef struct cj_blob {
     void *data;
