@@ -260,7 +260,7 @@ CONVJIT_API convjit_status convjit_output_size(const convjit_desc *desc, const i
  * README lists every word. The batch (n8) is not part of a layer: -1 = absent. A round trip gives an equal descriptor.
  * format writes at most `size` bytes with the terminator and returns the length of the whole line (as snprintf).
  * parse refuses (INVALID_ARGUMENT, the word named) what it does not know; batch may be NULL. */
-#define CONVJIT_LAYER_LINE_MAX 512
+#define CONVJIT_LAYER_LINE_MAX 768 /* no line is longer, with its terminator */
 CONVJIT_API size_t convjit_layer_line_format(const convjit_desc *desc, int64_t batch, char *text, size_t size);
 CONVJIT_API convjit_status convjit_layer_line_parse(const char *line, convjit_desc *desc, int64_t *batch);
 
