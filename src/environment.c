@@ -1,5 +1,6 @@
 #include "environment.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,10 +9,18 @@
 #include "nvrtc_library.h"
 #include "status.h"
 
+/* A long path is cut at its end, which comes last. */
+__attribute__((format(printf, 3, 4))) static void write_text(char *out, size_t size, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(out, size, format, arguments);
+    va_end(arguments);
+}
+
 /* The first line of this thread's error text: why something is missing. */
 static void write_reason(char *out, size_t size) {
     const char *text = convjit_last_error();
-    snprintf(out, size, "%.*s", (int)strcspn(text, "\n"), text);
+    write_text(out, size, "%.*s", (int)strcspn(text, "\n"), text);
 }
 
 /* The device of the current CUDA context, else device 0. False with an error text. */
@@ -47,8 +56,8 @@ static void fill_device(const cj_driver_api *api, convjit_environment *out) {
     api->cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
     cj_target target;
     cj_target_of_capability(10 * major + minor, &target);
-    snprintf(out->device, sizeof out->device, "%s, %s, driver for CUDA %d.%d%s", name, target.name, api->version / 1000,
-             api->version % 1000 / 10, is_current ? "" : " (no context is current)");
+    write_text(out->device, sizeof out->device, "%s, %s, driver for CUDA %d.%d%s", name, target.name,
+               api->version / 1000, api->version % 1000 / 10, is_current ? "" : " (no context is current)");
 }
 
 static void fill_driver(convjit_environment *out) {
@@ -58,8 +67,8 @@ static void fill_driver(convjit_environment *out) {
         write_reason(out->device, sizeof out->device);
         return;
     }
-    snprintf(out->driver, sizeof out->driver, "%s, for CUDA %d.%d", api->path, api->version / 1000,
-             api->version % 1000 / 10);
+    write_text(out->driver, sizeof out->driver, "for CUDA %d.%d, %s", api->version / 1000, api->version % 1000 / 10,
+               api->path);
     fill_device(api, out);
 }
 
@@ -79,19 +88,19 @@ static void fill_nvrtc(convjit_environment *out) {
         write_reason(out->nvrtc, sizeof out->nvrtc);
         return;
     }
-    snprintf(out->nvrtc, sizeof out->nvrtc, "%s, version %s", library->path, library->build);
+    write_text(out->nvrtc, sizeof out->nvrtc, "%s, %s", library->build, library->path);
     cj_text targets = {0};
     for (int i = 0; i < library->arch_count; i++) {
         add_targets(library->archs[i], &targets);
     }
-    snprintf(out->nvrtc_targets, sizeof out->nvrtc_targets, "%s", targets.data != NULL ? targets.data : "");
+    write_text(out->nvrtc_targets, sizeof out->nvrtc_targets, "%s", targets.data != NULL ? targets.data : "");
     cj_text_free(&targets);
 }
 
 static void fill_host_compiler(convjit_environment *out) {
     char id[CJ_COMPILER_ID_MAX];
     if (cj_cpu_compiler.open(id) == CONVJIT_SUCCESS) {
-        snprintf(out->host_compiler, sizeof out->host_compiler, "%s", id);
+        write_text(out->host_compiler, sizeof out->host_compiler, "%s", id);
     } else {
         write_reason(out->host_compiler, sizeof out->host_compiler);
     }
@@ -99,10 +108,10 @@ static void fill_host_compiler(convjit_environment *out) {
 
 void cj_environment_fill(const cj_target *target_or_null, const char *cache_description, convjit_environment *out) {
     char *error = strdup(convjit_last_error());
-    *out = (convjit_environment){{0}};
-    snprintf(out->version, sizeof out->version, "%s", convjit_version());
-    snprintf(out->target, sizeof out->target, "%s", target_or_null != NULL ? target_or_null->name : "");
-    snprintf(out->cache_directory, sizeof out->cache_directory, "%s", cache_description);
+    memset(out, 0, sizeof *out);
+    write_text(out->version, sizeof out->version, "%s", convjit_version());
+    write_text(out->target, sizeof out->target, "%s", target_or_null != NULL ? target_or_null->name : "");
+    write_text(out->cache_directory, sizeof out->cache_directory, "%s", cache_description);
     fill_driver(out);
     fill_nvrtc(out);
     fill_host_compiler(out);
