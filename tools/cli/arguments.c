@@ -1,0 +1,138 @@
+/* arguments.c - the options of every command. */
+#include "arguments.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct option {
+    const char *name;
+    const char *value; /* NULL: a flag */
+    size_t offset;     /* of its field in struct arguments: const char *, or bool for a flag */
+    unsigned commands; /* that take it */
+    const char *meaning;
+} option;
+
+#define AT(field) offsetof(arguments, field)
+
+static const option OPTIONS[] = {
+    {"--target", "T", AT(target), COMMAND_RUN,
+     "where to run: cpu, or the GPU's own target; without it the GPU, else cpu"},
+    {"--target", "T,T", AT(target), COMMAND_WARM,
+     "what to build for, separated by commas: sm_80, sm_90a, cpu, ...; must be given"},
+    {"--file", "FILE", AT(file), COMMAND_RUN | COMMAND_WARM,
+     "read layer lines from FILE, after those given; - is standard input"},
+    {"--cache", "DIR", AT(cache), COMMAND_RUN | COMMAND_WARM,
+     "cache directory, instead of CONVJIT_CACHE_DIR or the per-user default"},
+    {"--math", "M", AT(math), COMMAND_RUN | COMMAND_WARM,
+     "compute every layer in M, whatever its line says: fp32, fp32_block or tf32"},
+    {"--in", "AxB", AT(in_size), COMMAND_RUN,
+     "spatial size of the layers whose line gives none, as many numbers as they have axes"},
+    {"--distribution", "D", AT(distribution), COMMAND_RUN,
+     "of the random data: normal (default), uniform in [0, 1), or wide (normal times 2^-40 to 2^40)"},
+    {"--seed", "N", AT(seed), COMMAND_RUN, "of the random data, default 1"},
+    {"--check", "N", AT(check), COMMAND_RUN,
+     "compare at most N outputs a layer with float64, spread over y, default 4096; 0 compares none"},
+    {"--repeat", "N", AT(repeat), COMMAND_RUN,
+     "time N forward calls and print the median, default 20 on a GPU, 1 on the cpu; 0 times none"},
+    {"--dump", "DIR", AT(dump), COMMAND_RUN | COMMAND_WARM,
+     "leave each layer's source and binary in DIR, made if it is not there"},
+    {"--json", NULL, AT(json), COMMAND_ALL, "print one JSON document instead of text"},
+    {"--help", NULL, AT(help), COMMAND_ALL, "print the options of the command"},
+};
+enum { OPTION_COUNT = sizeof OPTIONS / sizeof OPTIONS[0] };
+
+int usage_error(const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    (void)fputs("convjit: ", stderr);
+    (void)vfprintf(stderr, format, list);
+    (void)fputc('\n', stderr);
+    va_end(list);
+    return CLI_USAGE;
+}
+
+/* The option that `word` names, up to its end or to '='. */
+static const option *find(const command *of, const char *word) {
+    const size_t length = strcspn(word, "=");
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        const option *candidate = &OPTIONS[i];
+        if ((candidate->commands & of->bit) != 0 && strlen(candidate->name) == length &&
+            memcmp(candidate->name, word, length) == 0) {
+            return candidate;
+        }
+    }
+    return NULL;
+}
+
+/* Sets the option's field; `next` is the word behind, or NULL. Returns the words used, 0 after a message. */
+static int set(const command *of, const option *o, const char *word, const char *next, arguments *out) {
+    const char *value = strchr(word, '=');
+    void *field = (char *)out + o->offset;
+    if (o->value == NULL) {
+        if (value != NULL) {
+            (void)usage_error("%s: %s takes no value", of->name, o->name);
+            return 0;
+        }
+        *(bool *)field = true;
+        return 1;
+    }
+    if (value == NULL && next == NULL) {
+        (void)usage_error("%s: %s needs a value (%s)", of->name, o->name, o->value);
+        return 0;
+    }
+    *(const char **)field = value != NULL ? value + 1 : next;
+    return value != NULL ? 1 : 2;
+}
+
+bool arguments_parse(const command *of, int count, char **words, arguments *out) {
+    *out = (arguments){.lines = words};
+    for (int i = 0; i < count;) {
+        char *word = words[i];
+        if (word[0] != '-') {
+            words[out->line_count++] = word; /* moves down: never past i */
+            i++;
+            continue;
+        }
+        const option *o = find(of, word);
+        if (o == NULL) {
+            (void)usage_error("%s: unknown option '%s'; see convjit %s --help", of->name, word, of->name);
+            return false;
+        }
+        const int used = set(of, o, word, i + 1 < count ? words[i + 1] : NULL, out);
+        if (used == 0) {
+            return false;
+        }
+        i += used;
+    }
+    return true;
+}
+
+void arguments_help(const command *of, FILE *out) {
+    (void)fprintf(out, "convjit %s %s\n  %s\n\n", of->name, of->synopsis, of->meaning);
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        const option *o = &OPTIONS[i];
+        if ((o->commands & of->bit) != 0) {
+            const int width = 18 - (int)strlen(o->name);
+            (void)fprintf(out, "  %s %-*s %s\n", o->name, width, o->value != NULL ? o->value : "", o->meaning);
+        }
+    }
+}
+
+bool arguments_number(const char *option_name, const char *text, int64_t least, int64_t missing, int64_t *out) {
+    *out = missing;
+    if (text == NULL) {
+        return true;
+    }
+    char *end = NULL;
+    errno = 0;
+    const long long value = strtoll(text, &end, 10);
+    if (end == text || *end != '\0' || errno != 0 || value < least) {
+        (void)usage_error("%s: '%s' is not a whole number of at least %lld", option_name, text, (long long)least);
+        return false;
+    }
+    *out = value;
+    return true;
+}

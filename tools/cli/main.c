@@ -1,0 +1,57 @@
+/* main.c - convjit: runs, warms and describes; one file a command. */
+#include <string.h>
+
+#include "arguments.h"
+#include "convjit.h"
+
+static const command COMMANDS[] = {
+    {"run", "[OPTION ...] [LAYER-LINE ...]",
+     "create each layer, run it on random data, compare it with float64 and time it", COMMAND_RUN, command_run},
+    {"warm", "--target T,T [OPTION ...] [LAYER-LINE ...]",
+     "build each layer for each target into the cache; needs no GPU", COMMAND_WARM, command_warm},
+    {"info", "[OPTION ...]", "show what is here: device, driver, NVRTC, targets, cache directory", COMMAND_INFO,
+     command_info},
+};
+enum { COMMAND_COUNT = sizeof COMMANDS / sizeof COMMANDS[0] };
+
+static void print_help(void) {
+    (void)puts("usage: convjit COMMAND [OPTION ...] [LAYER-LINE ...]\n"
+               "       convjit --help | --version\n");
+    for (size_t i = 0; i < COMMAND_COUNT; i++) {
+        arguments_help(&COMMANDS[i], stdout);
+        (void)puts("");
+    }
+    (void)puts(
+        "A LAYER-LINE is one quoted word, as \"conv2d n8 c32 k64 in56x56 f3x3\" or \"NAME: conv2d ...\"; in a FILE it "
+        "is a\n"
+        "line, and # starts a comment. Exit status: 0 all passed, 1 a layer failed, 2 the command line is wrong.");
+}
+
+int main(int count, char **words) {
+    const char *name = count > 1 ? words[1] : "";
+    if (strcmp(name, "--help") == 0) {
+        print_help();
+        return CLI_PASSED;
+    }
+    if (strcmp(name, "--version") == 0) {
+        (void)puts(convjit_version());
+        return CLI_PASSED;
+    }
+    for (size_t i = 0; i < COMMAND_COUNT; i++) {
+        const command *chosen = &COMMANDS[i];
+        arguments given;
+        if (strcmp(name, chosen->name) != 0) {
+            continue;
+        }
+        if (!arguments_parse(chosen, count - 2, words + 2, &given)) {
+            return CLI_USAGE;
+        }
+        if (given.help) {
+            arguments_help(chosen, stdout);
+            return CLI_PASSED;
+        }
+        return chosen->run(&given);
+    }
+    return count < 2 ? usage_error("no command given; see convjit --help")
+                     : usage_error("unknown command '%s'; see convjit --help", name);
+}

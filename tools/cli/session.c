@@ -1,0 +1,54 @@
+/* session.c - a context for a command. */
+#include "session.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+bool session_open(const arguments *given, const char *target, convjit_context **out) {
+    convjit_options options = CONVJIT_OPTIONS_INIT;
+    options.target = target;
+    options.cache_directory = given->cache;
+    options.dump_directory = given->dump;
+    *out = NULL;
+    if (given->dump != NULL && mkdir(given->dump, 0777) != 0 && errno != EEXIST) {
+        (void)usage_error("--dump: %s cannot be made: %s", given->dump, strerror(errno));
+        return false;
+    }
+    if (convjit_open(&options, out) != CONVJIT_SUCCESS) {
+        *out = NULL;
+        (void)usage_error("%s", convjit_last_error());
+        return false;
+    }
+    return true;
+}
+
+const char *session_cache_word(const char *origin) {
+    if (origin == NULL) {
+        return NULL;
+    }
+    return strcmp(origin, "memory") == 0 ? "memory hit" : strcmp(origin, "disk") == 0 ? "disk hit" : "miss";
+}
+
+void session_counters_json(convjit_counters c, FILE *out) {
+    (void)fprintf(out,
+                  ", \"memory_hits\": %llu, \"disk_hits\": %llu, \"misses\": %llu, \"compiles\": %llu, "
+                  "\"corrupt\": %llu, \"store_failures\": %llu, \"compile_ms\": %.3f",
+                  (unsigned long long)c.memory_hits, (unsigned long long)c.disk_hits, (unsigned long long)c.misses,
+                  (unsigned long long)c.compiles, (unsigned long long)c.corrupt, (unsigned long long)c.store_failures,
+                  c.compile_ms);
+}
+
+static void print_if_any(uint64_t count, const char *words, FILE *out) {
+    if (count > 0) {
+        (void)fprintf(out, ", %llu %s", (unsigned long long)count, words);
+    }
+}
+
+void session_counters_text(convjit_counters c, FILE *out) {
+    (void)fprintf(out, "cache: %llu memory hits, %llu disk hits, %llu misses, %llu compiles",
+                  (unsigned long long)c.memory_hits, (unsigned long long)c.disk_hits, (unsigned long long)c.misses,
+                  (unsigned long long)c.compiles);
+    print_if_any(c.corrupt, "damaged or stale entries", out);
+    print_if_any(c.store_failures, "entries not written", out);
+}

@@ -1,0 +1,210 @@
+/* trial.c - the life of a layer as a user has it, and the check at its end. */
+#include "trial.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A tensor twice: on the host, for the reference, and where the layer runs. */
+typedef struct tensor {
+    void *host, *buffer;
+    int64_t count;
+    size_t bytes;
+} tensor;
+
+typedef struct tensors {
+    reference_layer shape;
+    tensor x, w, bias, y, z; /* z only where the layer reads it */
+} tensors;
+
+/* Notes why the trial failed; returns false. */
+static bool fail(trial *of, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static bool fail(trial *of, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    if (vasprintf(&of->message, format, list) < 0) {
+        of->message = NULL;
+    }
+    va_end(list);
+    return false;
+}
+
+static bool check(trial *of, convjit_status status) {
+    return status == CONVJIT_SUCCESS || fail(of, "%s: %s", convjit_status_name(status), convjit_last_error());
+}
+
+static bool check_memory(trial *of, const trial_setup *setup, bool fine) {
+    return fine || fail(of, "%s", memory_error(setup->memory));
+}
+
+/* ---------------------------------------------------------------- tensors */
+
+static bool make(trial *of, const trial_setup *setup, tensor *out, int64_t count, convjit_type type) {
+    if (__builtin_mul_overflow(count, reference_type_bytes(type), &out->bytes)) {
+        return fail(of, "a tensor of %lld elements does not fit in memory", (long long)count);
+    }
+    out->count = count;
+    out->host = malloc(out->bytes > 0 ? out->bytes : 1);
+    if (out->host == NULL) {
+        return fail(of, "host memory is used up: a tensor of %zu bytes", out->bytes);
+    }
+    out->buffer = memory_allocate(setup->memory, out->bytes);
+    return check_memory(of, setup, out->buffer != NULL);
+}
+
+/* `stream` keeps the tensors' numbers apart. */
+static bool make_random(trial *of, const trial_setup *setup, tensor *out, int64_t count, convjit_type type,
+                        uint64_t stream) {
+    if (!make(of, setup, out, count, type)) {
+        return false;
+    }
+    reference_fill(out->host, type, count, 8 * setup->seed + stream, setup->distribution);
+    return check_memory(of, setup, memory_write(setup->memory, out->buffer, out->host, out->bytes));
+}
+
+static bool make_tensors(trial *of, const trial_setup *setup, const named_layer *layer, tensors *out) {
+    const convjit_desc *desc = &layer->desc;
+    const reference_layer *shape = &out->shape;
+    const int64_t *in_size = desc->in_size[0] == 0 ? setup->in_size : NULL;
+    if (!check(of, reference_layer_make(desc, layer->batch, in_size, &out->shape)) ||
+        !make_random(of, setup, &out->x, shape->x_count, desc->data_type, 0) ||
+        !make_random(of, setup, &out->w, shape->w_count, desc->weight_type, 1) ||
+        !make_random(of, setup, &out->bias, shape->bias_count, desc->bias_type, 2) ||
+        (desc->beta != 0.0F && !make_random(of, setup, &out->z, shape->y_count, desc->data_type, 3)) ||
+        !make(of, setup, &out->y, shape->y_count, desc->data_type)) {
+        return false;
+    }
+    reference_poison(out->y.host, desc->data_type, out->y.count);
+    return check_memory(of, setup, memory_write(setup->memory, out->y.buffer, out->y.host, out->y.bytes));
+}
+
+static void free_tensors(const trial_setup *setup, tensors *of) {
+    const tensor all[] = {of->x, of->w, of->bias, of->y, of->z};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        free(all[i].host);
+        if (all[i].buffer != NULL) {
+            memory_release(setup->memory, all[i].buffer);
+        }
+    }
+}
+
+/* ---------------------------------------------------------------- forward */
+
+typedef struct call {
+    trial *of;
+    convjit_io io;
+} call;
+
+static bool forward(void *state) {
+    const call *c = state;
+    return check(c->of, convjit_layer_forward(c->of->layer, &c->io, NULL));
+}
+
+static call make_call(trial *of, const tensors *t) {
+    call c = {of, CONVJIT_IO_INIT};
+    c.io.batch = t->shape.batch;
+    memcpy(c.io.in_size, t->shape.in_size, sizeof c.io.in_size);
+    c.io.x.data = t->x.buffer;
+    c.io.y.data = t->y.buffer;
+    c.io.z.data = t->z.buffer;
+    return c;
+}
+
+static bool compare(trial *of, const trial_setup *setup, tensors *t) {
+    if (!check_memory(of, setup, memory_read(setup->memory, t->y.buffer, t->y.host, t->y.bytes))) {
+        return false;
+    }
+    if (setup->check == 0) {
+        return true;
+    }
+    const reference_comparison found =
+        reference_compare(&t->shape, t->x.host, t->w.host, t->bias.host, t->z.host, t->y.host, setup->check);
+    of->over_sum = found.worst_over_sum;
+    of->over_tolerance = found.worst_over_tolerance;
+    of->checked = found.checked;
+    if (found.failed > 0) {
+        char text[256];
+        reference_describe(&t->shape, &found, text, sizeof text);
+        return fail(of, "%lld of %lld outputs are off, %s", (long long)found.failed, (long long)found.checked, text);
+    }
+    return true;
+}
+
+/* ---------------------------------------------------------------- time */
+
+/* Multiplications and additions, padding counted in, as is usual. */
+static double operations(const reference_layer *shape) {
+    const convjit_desc *d = &shape->desc;
+    const bool transposed = d->operation == CONVJIT_TRANSPOSED;
+    const int64_t channels = transposed ? d->out_channels : d->in_channels; /* summed over, or spread to */
+    double count = 2.0 * (double)(transposed ? shape->x_count : shape->y_count) * (double)(channels / d->groups);
+    for (int axis = 0; axis < d->rank; axis++) {
+        count *= (double)d->kernel[axis];
+    }
+    return count;
+}
+
+static int ascending(const void *a, const void *b) {
+    const double left = *(const double *)a;
+    const double right = *(const double *)b;
+    return (left > right) - (left < right);
+}
+
+static double median(double *values, size_t count) {
+    qsort(values, count, sizeof *values, ascending);
+    return (values[(count - 1) / 2] + values[count / 2]) / 2.0;
+}
+
+/* The call that was compared has warmed up. */
+static bool take_time(trial *of, const trial_setup *setup, call *c, const reference_layer *shape) {
+    if (setup->repeat == 0) {
+        return true;
+    }
+    const size_t count = (size_t)setup->repeat;
+    double *times = calloc(count, sizeof *times);
+    if (times == NULL) {
+        return fail(of, "host memory is used up: %zu times", count);
+    }
+    const bool fine = memory_time(setup->memory, forward, c, (int)count, times);
+    if (fine) {
+        of->forward_ms = median(times, count);
+        of->gflops = operations(shape) / (of->forward_ms * 1e6);
+    } else if (of->message == NULL) {
+        (void)check_memory(of, setup, false);
+    }
+    free(times);
+    return fine;
+}
+
+/* ---------------------------------------------------------------- all of it */
+
+static bool try_layer(trial *of, const trial_setup *setup, const named_layer *layer, tensors *t) {
+    if (!check(of, convjit_layer_create(setup->context, &layer->desc, &of->layer))) {
+        of->layer = NULL;
+        return false;
+    }
+    of->info = convjit_layer_get_info(of->layer);
+    if (!make_tensors(of, setup, layer, t) ||
+        !check(of, convjit_layer_set_weights(of->layer, t->w.buffer, t->bias.buffer, NULL))) {
+        return false;
+    }
+    call c = make_call(of, t);
+    return forward(&c) && compare(of, setup, t) && take_time(of, setup, &c, &t->shape);
+}
+
+trial trial_run(const trial_setup *setup, const named_layer *layer) {
+    trial result = {.forward_ms = NAN, .gflops = NAN, .over_sum = NAN, .over_tolerance = NAN};
+    tensors t = {0};
+    (void)convjit_layer_line_format(&layer->desc, layer->batch, result.line, sizeof result.line);
+    result.info.create_ms = NAN;
+    result.passed = try_layer(&result, setup, layer, &t);
+    free_tensors(setup, &t);
+    return result;
+}
+
+void trial_free(trial *of) {
+    convjit_layer_destroy(of->layer);
+    free(of->message);
+    *of = (trial){0};
+}
