@@ -48,13 +48,18 @@ sanitize() { # LIST
 }
 
 fuzz() { # SECONDS
-    local target
-    CC=clang configure build-fuzz -D CONVJIT_TESTS=ON -D CONVJIT_FUZZ=ON
+    local program name corpus
+    CC=clang configure build-fuzz -D CONVJIT_TESTS=ON -D CONVJIT_FUZZ=ON \
+        -D CONVJIT_SANITIZE=address,undefined,fuzzer-no-link
     cmake --build build-fuzz -j "$jobs" --target fuzz -- --quiet
-    for target in build-fuzz/tests/fuzz_*; do
-        [ -x "$target" ] && [ -f "$target" ] || continue
-        say "fuzzing ${target##*/} for $1 s"
-        "$target" -max_total_time="$1" -verbosity=0 -print_final_stats=1
+    for program in build-fuzz/tests/fuzz_*; do
+        [ -f "$program" ] && [ -x "$program" ] || continue
+        name=${program##*/fuzz_}
+        corpus=build-fuzz/corpus/$name # kept, so that the next run starts where this one ended
+        mkdir -p "$corpus"
+        cp -n tests/golden/"$name"* "$corpus" 2>/dev/null || true
+        say "fuzzing $name for $1 s"
+        "$program" -max_total_time="$1" -verbosity=0 -print_final_stats=1 -artifact_prefix=build-fuzz/ "$corpus"
     done
 }
 

@@ -1,0 +1,21 @@
+# Fuzz targets (libFuzzer): tests/fuzz_NAME.c -> build/tests/fuzz_NAME with CONVJIT_FUZZ, which needs clang and
+# CONVJIT_SANITIZE=address,undefined,fuzzer-no-link (tools/test.sh --fuzz sets them). Else they are only compiled, so
+# that they stay in step with what they call.
+option(CONVJIT_FUZZ "Link the fuzz targets (needs clang)" OFF)
+file(GLOB fuzz_files CONFIGURE_DEPENDS fuzz_*.c)
+set(fuzz_headers ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR} ${CONVJIT_XXHASH_HEADERS})
+if(CONVJIT_FUZZ)
+  add_custom_target(fuzz)
+  foreach(file IN LISTS fuzz_files)
+    get_filename_component(name ${file} NAME_WE)
+    add_executable(${name} EXCLUDE_FROM_ALL ${file})
+    target_include_directories(${name} PRIVATE ${fuzz_headers})
+    target_link_libraries(${name} PRIVATE convjit_static)
+    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+    add_dependencies(fuzz ${name})
+  endforeach()
+elseif(fuzz_files)
+  add_library(fuzz_objects OBJECT ${fuzz_files})
+  target_include_directories(fuzz_objects PRIVATE ${fuzz_headers})
+  target_link_libraries(fuzz_objects PRIVATE convjit_static)
+endif()
