@@ -38,7 +38,8 @@ struct cj_family {
     const char *name;   /* kernel_src/NAME.cu */
     /* NULL if the family computes the problem on the target, else the reason, with the limit in it. */
     const char *(*refuses)(const cj_problem *problem, const cj_target *target);
-    /* Chooses the configuration: deterministic, no timing, no device; depends on nothing but its arguments. */
+    /* Chooses the configuration (plan->family is set): deterministic, no timing, no device; depends on nothing but its
+     * arguments. */
     void (*plan)(const cj_problem *problem, const cj_target *target, cj_plan *plan);
     /* Writes the constants of problem and plan as named #defines. */
     void (*constants)(const cj_problem *problem, const cj_plan *plan, cj_text *out);
@@ -46,8 +47,8 @@ struct cj_family {
     void (*launch)(const cj_problem *problem, const cj_plan *plan, cj_forward_args *args, uint32_t *blocks);
 };
 
-/* Chooses family and plan; UNSUPPORTED, with every family's reason, if none applies. */
-convjit_status cj_family_choose(const cj_problem *problem, const cj_target *target, cj_plan *plan);
+/* The first family that computes the problem; UNSUPPORTED, with every family's reason, if none does. */
+convjit_status cj_family_choose(const cj_problem *problem, const cj_target *target, const cj_family **out);
 
 /* family_direct.c */
 extern const cj_family cj_family_direct;

@@ -1,0 +1,35 @@
+/* words.cuh (CUDA) - the words kernels are written in that plain CUDA lacks. cpu/words.cuh gives the same words, and
+ * those of CUDA, to a host compiler. */
+
+/* A kernel of one struct argument, which stays in constant memory. */
+#define CJ_KERNEL(name, args_type, args)                                                                               \
+    extern "C" __global__ void __launch_bounds__(CJ_THREADS, CJ_MIN_BLOCKS)                                            \
+        name(const __grid_constant__ args_type args)
+
+/* 16-bit floats travel as raw bits, so that no header of CUDA's is needed. All conversions round to nearest even. */
+__device__ __forceinline__ float cj_f16_to_f32(unsigned short bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}
+
+__device__ __forceinline__ unsigned short cj_f32_to_f16(float value) {
+    unsigned short bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+
+__device__ __forceinline__ float cj_bf16_to_f32(unsigned short bits) {
+    return __uint_as_float((unsigned)bits << 16);
+}
+
+__device__ __forceinline__ unsigned short cj_f32_to_bf16(float value) {
+#if __CUDA_ARCH__ >= 800
+    unsigned short bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+#else
+    const unsigned bits = __float_as_uint(value);
+    return value != value ? 0x7fff : (unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+#endif
+}

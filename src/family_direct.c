@@ -1,0 +1,355 @@
+/* family_direct.c - any layer on CUDA cores: kernel_src/direct.cu.
+ *
+ * The plan is a search over small tiles with a cost model in cycles of one multiprocessor (cost_of). */
+#include <limits.h>
+#include <stdio.h>
+
+#include "family.h"
+#include "stamp.h"
+
+/* Limits of the kernel. */
+enum {
+    MOST_SHARED = 48 * 1024, /* what every GPU gives a block unasked */
+    MOST_OUTPUTS = 32,       /* of a thread: each takes two registers */
+    MOST_WINDOW = 40,        /* input registers of a thread: PIXELS_Y windows */
+    MOST_ROW_TAPS = 16,      /* taps unrolled: keeps the compile short */
+    CLOSE_AFTER = 32,        /* products in one open sum: see "Accuracy" in the kernel */
+    MIN_BLOCKS = 4,          /* of 128 threads a multiprocessor: at most 128 registers a thread */
+};
+
+/* ---- applicable ---- */
+
+#define REFUSE_IF(condition, reason) \
+    if (condition)                   \
+        return reason;
+
+static const char *refuses(const cj_problem *p, const cj_target *target) {
+    (void)target;
+    REFUSE_IF(p->group_in > INT_MAX, "more than 2147483647 input channels a group")
+    REFUSE_IF(p->group_out > INT_MAX - 1024, "more than 2147482623 output channels a group")
+    REFUSE_IF(p->kernel[CJ_Z] > INT_MAX / p->kernel[CJ_Y], "more than 2147483647 kernel taps")
+    REFUSE_IF(p->kernel[CJ_Z] * p->kernel[CJ_Y] > INT_MAX / p->kernel[CJ_X], "more than 2147483647 kernel taps")
+    REFUSE_IF(p->transposed && (p->stride[CJ_Z] > INT_MAX / p->stride[CJ_Y] / p->stride[CJ_X]),
+              "more than 2147483647 output phases")
+    return NULL;
+}
+
+/* ---- plan ---- */
+
+/* One axis of the loop in direct.cu, which both operations share. */
+typedef struct axis {
+    int64_t step; /* input distance of neighbouring outputs of a phase */
+    int64_t phases;
+    int64_t taps;     /* most taps that reach a phase */
+    int64_t tap_step; /* their input distance */
+    int64_t period;   /* transposed: kernel distance of neighbouring taps of a phase */
+    int64_t inverse;  /* transposed: inverse of dilation / gcd modulo period */
+} axis;
+
+static int64_t divide_up(int64_t a, int64_t b) {
+    return a / b + (a % b != 0);
+}
+
+static int64_t round_up(int64_t a, int64_t b) {
+    return divide_up(a, b) * b;
+}
+
+static int64_t least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static int64_t most(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+/* gcd(a, b), and in *inverse that of a / gcd modulo b / gcd (0 if that is 1), by Euclid's algorithm. */
+static int64_t common_divisor(int64_t a, int64_t b, int64_t *inverse) {
+    int64_t r0 = b, r1 = a % b, t0 = 0, t1 = 1;
+    while (r1) {
+        const int64_t q = r0 / r1, r = r0 - q * r1, t = t0 - q * t1;
+        r0 = r1, r1 = r, t0 = t1, t1 = t;
+    }
+    const int64_t modulus = b / r0;
+    *inverse = modulus == 1 ? 0 : (t0 % modulus + modulus) % modulus;
+    return r0;
+}
+
+static axis axis_of(const cj_problem *p, int d) {
+    axis a = {.step = p->stride[d], .phases = 1, .taps = p->kernel[d], .tap_step = p->dilation[d], .period = 1};
+    if (p->transposed) {
+        const int64_t common = common_divisor(p->dilation[d], p->stride[d], &a.inverse);
+        a.step = 1;
+        a.phases = p->stride[d];
+        a.period = p->stride[d] / common;
+        a.taps = divide_up(p->kernel[d], a.period);
+        a.tap_step = p->dilation[d] / common;
+    }
+    return a;
+}
+
+/* What follows from a configuration; the kernel derives the same. -1 where a number is too large to be of use. */
+typedef struct tile {
+    int64_t out[CJ_DIMS];
+    int64_t k;
+    int64_t pitch, in_rows; /* of the input in shared memory: floats of a row, rows of a z plane */
+    int64_t plane;          /* floats of one channel in shared memory */
+    int64_t stage_weights;  /* floats */
+    int64_t shared_bytes;
+    int64_t stages, threads, window;
+    int shift;
+} tile;
+
+static bool rows_are_vectors(const cj_problem *p, const axis *x, const cj_direct_config *c) {
+    const int64_t out = (int64_t)c->lanes[CJ_X] * c->pixels_x;
+    return !p->channels_last && !p->transposed && !p->dynamic && c->chunk_taps[CJ_X] == x->taps &&
+           out * (out > 1 ? x->step : 1) % 4 == 0 && p->in_size[CJ_X] % 4 == 0;
+}
+
+static bool tile_of(const cj_problem *p, const axis *axes, const cj_direct_config *c, tile *t) {
+    *t = (tile){.k = (int64_t)c->lanes_k * c->channels, .plane = 1, .stages = divide_up(p->group_in, c->chunk_c)};
+    t->threads = (int64_t)c->lanes[CJ_Z] * c->lanes[CJ_Y] * c->lanes[CJ_X] * c->lanes_k;
+    t->out[CJ_Z] = c->lanes[CJ_Z];
+    t->out[CJ_Y] = (int64_t)c->lanes[CJ_Y] * c->pixels_y;
+    t->out[CJ_X] = (int64_t)c->lanes[CJ_X] * c->pixels_x;
+    t->stage_weights = c->chunk_c * t->k;
+    t->shift = rows_are_vectors(p, &axes[CJ_X], c) ? (int)((4 - p->pad_begin[CJ_X] % 4) % 4) : 0;
+    for (int d = 0; d < CJ_DIMS; ++d) {
+        const int64_t step = t->out[d] > 1 ? axes[d].step : 1, taps = c->chunk_taps[d];
+        const int64_t tap_step = taps > 1 ? axes[d].tap_step : 0;
+        if (step > MOST_SHARED || tap_step > MOST_SHARED || taps > MOST_SHARED) {
+            return false;
+        }
+        const int64_t extent = (t->out[d] - 1) * step + (taps - 1) * tap_step + 1;
+        if (extent > MOST_SHARED) {
+            return false;
+        }
+        t->pitch = round_up(extent + t->shift, 4); /* of the last axis, x, in the end */
+        t->in_rows = d == CJ_Y ? extent : t->in_rows;
+        t->plane *= d == CJ_X ? t->pitch : extent;
+        t->stage_weights *= taps;
+        t->stages *= axes[d].taps / taps;
+        if (t->plane > MOST_SHARED || t->stage_weights > MOST_SHARED) {
+            return false;
+        }
+    }
+    const int64_t step_x = t->out[CJ_X] > 1 ? axes[CJ_X].step : 1;
+    t->window = t->shift + (c->pixels_x - 1) * step_x +
+                (c->row_taps - 1) * (c->chunk_taps[CJ_X] > 1 ? axes[CJ_X].tap_step : 0) + 1;
+    t->shared_bytes = 4 * (c->chunk_c * t->plane + round_up(t->stage_weights, 4));
+    return t->shared_bytes <= MOST_SHARED;
+}
+
+/* Largest divisor of n that is <= limit. */
+static int64_t largest_divisor(int64_t n, int64_t limit) {
+    int64_t best = 1;
+    for (int64_t d = 1; d <= limit && d <= n; ++d) {
+        if (n % d == 0) {
+            best = d;
+        }
+    }
+    return best;
+}
+
+/* Chooses the stage: all taps if they fit, else the outer axes one tap at a time, then fewer taps along x; then as many
+ * channels as fit, in even chunks. False if not even one channel and tap fits. */
+static bool fit_stage(const cj_problem *p, const axis *axes, cj_direct_config *c, tile *t) {
+    for (int step = 0;; ++step) {
+        c->chunk_c = 1;
+        for (int d = 0; d < CJ_DIMS; ++d) {
+            c->chunk_taps[d] = d < step ? 1 : axes[d].taps;
+        }
+        if (step >= CJ_DIMS) {
+            c->chunk_taps[CJ_X] = largest_divisor(axes[CJ_X].taps, step == CJ_DIMS ? 64 : step == CJ_DIMS + 1 ? 8 : 1);
+        }
+        c->row_taps = (int32_t)largest_divisor(c->chunk_taps[CJ_X], MOST_ROW_TAPS);
+        if (tile_of(p, axes, c, t)) {
+            break;
+        }
+        if (step > CJ_DIMS + 1) {
+            return false;
+        }
+    }
+    while (t->window * c->pixels_y > MOST_WINDOW && c->row_taps > 1) {
+        c->row_taps = (int32_t)largest_divisor(c->row_taps, c->row_taps - 1);
+        tile_of(p, axes, c, t);
+    }
+    const int64_t fits = most(1, MOST_SHARED / (t->shared_bytes + 16)); /* 16: rounding of the weights */
+    const int64_t chunks = divide_up(p->group_in, least(fits, 16));
+    c->chunk_c = (int32_t)divide_up(p->group_in, chunks);
+    if (p->channels_last && c->chunk_c > 4) {
+        c->chunk_c = c->chunk_c / 4 * 4; /* four channels a load */
+    }
+    return tile_of(p, axes, c, t);
+}
+
+/* Cycles in which shared memory serves one warp's load of inputs: it has 32 banks of 4 bytes, a load of 16 bytes a lane
+ * goes eight lanes at a time, and lanes that want different rows of one bank wait for each other. */
+static int bank_cycles(const axis *axes, const cj_direct_config *c, const tile *t, bool vectors) {
+    const int64_t lane_x = c->pixels_x * (t->out[CJ_X] > 1 ? axes[CJ_X].step : 1);
+    const int64_t lane_y = c->pixels_y * (t->out[CJ_Y] > 1 ? axes[CJ_Y].step : 1) * t->pitch;
+    const int64_t lane_z = (t->out[CJ_Z] > 1 ? axes[CJ_Z].step : 1) * t->in_rows * t->pitch;
+    const int together = vectors ? 8 : 32, width = vectors ? 4 : 1;
+    int cycles = 0;
+    for (int first = 0; first < 32; first += together) {
+        int64_t seen[32][32]; /* per bank: addresses wanted from it */
+        int count[32] = {0}, worst = 0;
+        for (int lane = first; lane < first + together; ++lane) {
+            const int x = lane % c->lanes[CJ_X], y = lane / c->lanes[CJ_X] % c->lanes[CJ_Y];
+            const int z = lane / c->lanes[CJ_X] / c->lanes[CJ_Y] % c->lanes[CJ_Z];
+            const int64_t address = x * lane_x + y * lane_y + z * lane_z;
+            const int bank = (int)(address % 32) / width;
+            int i = 0;
+            while (i < count[bank] && seen[bank][i] != address) {
+                ++i;
+            }
+            if (i == count[bank]) {
+                seen[bank][count[bank]++] = address;
+                worst = count[bank] > worst ? count[bank] : worst;
+            }
+        }
+        cycles += worst;
+    }
+    return cycles;
+}
+
+/* Cycles of one multiprocessor for all tiles of one image, plus the time of one tile alone: work / P + span with the
+ * 132 multiprocessors of a large GPU as P, for a batch of one. Deterministic, so that every machine plans alike. */
+static double cost_of(const cj_problem *p, const axis *axes, const cj_direct_config *c, const tile *t) {
+    const double multiprocessors = 132.0;
+    double tiles = (double)(p->desc.groups * divide_up(p->group_out, t->k));
+    double rows = (double)divide_up(p->group_in, c->chunk_c) * (double)c->chunk_c;
+    for (int d = 0; d < CJ_DIMS; ++d) {
+        const int64_t out = p->dynamic ? (p->desc.rank + d >= CJ_DIMS ? 100 : 1) : most(1, p->out_size[d]);
+        tiles *= (double)(divide_up(out, axes[d].phases * t->out[d]) * axes[d].phases);
+        rows *= (double)(d == CJ_X ? axes[d].taps / c->row_taps : axes[d].taps);
+    }
+    const double outputs = (double)c->pixels_y * c->pixels_x * c->channels, warps = (double)t->threads / 32.0;
+    const int64_t step_x = t->out[CJ_X] > 1 ? axes[CJ_X].step : 1;
+    /* One thread, one row: multiply-adds, loads of weights and inputs, loop, and its share of closing the sums. */
+    const double weight_loads = c->row_taps * (c->channels % 4 ? (double)c->channels : c->channels / 4.0);
+    const bool vectors = c->pixels_x * step_x % 4 == 0;
+    const double input_loads = c->pixels_y * (vectors ? (double)divide_up(t->window, 4) : (double)t->window);
+    const double issued = c->row_taps * outputs * (1.0 + 3.0 / CLOSE_AFTER) + weight_loads + input_loads + 8.0;
+    const double shared = weight_loads + input_loads * bank_cycles(axes, c, t, vectors);
+    const double compute = rows * warps * (issued / 4.0 > shared ? issued / 4.0 : shared);
+    /* Filling: 10 instructions an element moved, and what four blocks a multiprocessor leave of a load's latency. */
+    const double elements = (double)(c->chunk_c * t->plane + t->stage_weights / 4);
+    const double fill = (double)t->stages * (elements * (t->shift || p->channels_last ? 5.0 : 10.0) / 128.0 + 300.0);
+    const double store = outputs * (double)t->threads / 8.0 + 200.0;
+    const double tile_cycles = compute + fill + store;
+    return tiles / multiprocessors * tile_cycles + tile_cycles;
+}
+
+/* Grows a block of lanes over the axes; candidates come in a fixed order, and the first of equals stays. */
+static void search(const cj_problem *p, const axis *axes, cj_direct_config *best) {
+    double best_cost = -1.0;
+    for (int32_t channels = 1; channels <= 8; channels *= 2) {
+        for (int32_t pixels_y = 1; pixels_y <= 4; pixels_y *= 2) {
+            for (int32_t pixels_x = 1; pixels_x <= 8; pixels_x *= 2) {
+                for (int32_t lanes = 0; lanes < 6 * 6 * 4 * 5; ++lanes) {
+                    cj_direct_config c = {
+                        .channels = channels,
+                        .pixels_y = pixels_y,
+                        .pixels_x = pixels_x,
+                        .lanes = {1 << lanes / 36 % 4, 1 << lanes / 6 % 6, 1 << lanes % 6},
+                        .lanes_k = 1 << lanes / 144,
+                    };
+                    const int64_t threads = (int64_t)c.lanes[0] * c.lanes[1] * c.lanes[2] * c.lanes_k;
+                    tile t;
+                    if (threads != 128 || channels * pixels_y * pixels_x > MOST_OUTPUTS ||
+                        (channels > 1 && channels / 2 >= p->group_out) ||
+                        (c.lanes_k > 1 && (int64_t)c.lanes_k / 2 * channels >= p->group_out) ||
+                        !fit_stage(p, axes, &c, &t)) {
+                        continue;
+                    }
+                    const double cost = cost_of(p, axes, &c, &t);
+                    if (best_cost < 0.0 || cost < best_cost) {
+                        best_cost = cost;
+                        *best = c;
+                    }
+                }
+            }
+        }
+    }
+}
+
+static void plan(const cj_problem *p, const cj_target *target, cj_plan *out) {
+    (void)target;
+    const axis axes[CJ_DIMS] = {axis_of(p, CJ_Z), axis_of(p, CJ_Y), axis_of(p, CJ_X)};
+    cj_direct_config *c = &out->direct;
+    tile t;
+    search(p, axes, c);
+    tile_of(p, axes, c, &t);
+    out->threads = (uint32_t)t.threads;
+    int64_t firsts = 1; /* phases that have weights of their own: see "Packed weights" in the kernel */
+    for (int d = 0; d < CJ_DIMS; ++d) {
+        firsts *= least(p->kernel[d], axes[d].period);
+    }
+    const int64_t weights =
+        round_up(p->desc.groups * divide_up(p->group_out, t.k) * firsts * t.stages * t.stage_weights, 4);
+    out->pack_work = weights + p->desc.out_channels;
+    out->packed_bytes = 4 * (size_t)out->pack_work;
+    snprintf(out->config, sizeof out->config,
+             "tile %lldx%lldx%lld k%lld thread %dx%d k%d stage c%d f%lldx%lldx%lld row %d", (long long)t.out[CJ_Z],
+             (long long)t.out[CJ_Y], (long long)t.out[CJ_X], (long long)t.k, c->pixels_y, c->pixels_x, c->channels,
+             c->chunk_c, (long long)c->chunk_taps[CJ_Z], (long long)c->chunk_taps[CJ_Y], (long long)c->chunk_taps[CJ_X],
+             c->row_taps);
+}
+
+/* ---- constants ---- */
+
+static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
+    const cj_direct_config *c = &plan->direct;
+    const axis axes[CJ_DIMS] = {axis_of(p, CJ_Z), axis_of(p, CJ_Y), axis_of(p, CJ_X)};
+    tile t;
+    tile_of(p, axes, c, &t);
+    for (int d = 0; d < CJ_DIMS; ++d) {
+        const struct {
+            const char *name;
+            int64_t value;
+            const char *meaning;
+        } list[] = {
+            {"CJ_TAPS", axes[d].taps, "most taps that reach a phase"},
+            {"CJ_TAP_STEP", axes[d].tap_step, "input distance of neighbouring taps"},
+            {"CJ_PERIOD", axes[d].period, "kernel distance of neighbouring taps of a phase"},
+            {"CJ_INVERSE", axes[d].inverse, "of dilation / gcd modulo the period"},
+            {"CJ_LANES", c->lanes[d], "threads along this axis"},
+            {"CJ_CHUNK", c->chunk_taps[d], "taps of a stage"},
+        };
+        for (size_t i = 0; i < sizeof list / sizeof *list; ++i) {
+            char name[24];
+            snprintf(name, sizeof name, "%s_%c", list[i].name, "ZYX"[d]);
+            cj_stamp_int(out, name, list[i].value, list[i].meaning);
+        }
+    }
+    cj_stamp_int(out, "CJ_LANES_K", c->lanes_k, "threads along output channels");
+    cj_stamp_int(out, "CJ_PIXELS_Y", c->pixels_y, "rows of a thread");
+    cj_stamp_int(out, "CJ_PIXELS_X", c->pixels_x, "columns of a thread");
+    cj_stamp_int(out, "CJ_CHANNELS", c->channels, "output channels of a thread");
+    cj_stamp_int(out, "CJ_CHUNK_C", c->chunk_c, "input channels of a stage");
+    cj_stamp_int(out, "CJ_ROW_TAPS", c->row_taps, "taps along x in registers together");
+    cj_stamp_int(out, "CJ_CLOSE_ROWS", most(1, CLOSE_AFTER / c->row_taps), "rows after which open sums are closed");
+    const int64_t rows = c->chunk_taps[CJ_Z] * c->chunk_taps[CJ_Y] * c->chunk_taps[CJ_X] / c->row_taps;
+    cj_stamp_int(out, "CJ_UNROLL_C", rows == 1 && c->row_taps <= 2 ? 4 : 1, "input channels unrolled");
+    cj_stamp_int(out, "CJ_MIN_BLOCKS", MIN_BLOCKS, "blocks a multiprocessor must hold");
+    cj_stamp_int(out, "CJ_SHARED_BYTES", t.shared_bytes, "shared memory of a block");
+}
+
+/* ---- launch ---- */
+
+static void launch(const cj_problem *p, const cj_plan *plan, cj_forward_args *args, uint32_t *blocks) {
+    const cj_direct_config *c = &plan->direct;
+    const int64_t out[CJ_DIMS] = {c->lanes[CJ_Z], (int64_t)c->lanes[CJ_Y] * c->pixels_y,
+                                  (int64_t)c->lanes[CJ_X] * c->pixels_x};
+    const int64_t tile_k = (int64_t)c->lanes_k * c->channels;
+    int64_t tiles = args->batch * p->desc.groups * divide_up(p->group_out, tile_k);
+    for (int d = 0; d < CJ_DIMS; ++d) {
+        const int64_t phases = p->transposed ? p->stride[d] : 1;
+        tiles *= divide_up(args->out_size[d], phases * out[d]) * phases;
+    }
+    args->tiles = tiles;
+    *blocks = (uint32_t)least(tiles, INT_MAX);
+}
+
+const cj_family cj_family_direct = {
+    .name = "direct", .refuses = refuses, .plan = plan, .constants = constants, .launch = launch};
