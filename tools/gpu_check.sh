@@ -1,0 +1,180 @@
+#!/usr/bin/env bash
+# Everything that only a GPU can show, in one command. See --help.
+# shellcheck disable=SC2317  # stage_* are called by name
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+usage() {
+    cat <<'TXT'
+usage: tools/gpu_check.sh [OPTION ...] [STAGE ...]
+
+Runs the stages in this order, or those given, and prints a summary. Needs a GPU and a built folder; no compiler but
+NVRTC, no network. A stage whose means are missing is "not run", with the reason. Exit status: 0 none failed, 1 one did,
+2 nothing could be run.
+
+  numerics    every layer of the tests' grid, and the ONNX conformance cases, against float64
+  host        host time of a forward beside a bare launch
+  warm        layers used from a warmed cache, with NVRTC out of reach
+  bench       the kernelbench layers beside cuDNN (needs PyTorch; about 3 minutes); writes the results file
+  sanitize    forty small layers under compute-sanitizer's memcheck and racecheck
+
+  --build DIR         built folder, default build
+  --warm-cache DIR    cache that `convjit warm --file tools/bench/sanitizer_layers.txt` filled, on any machine, for this
+                      GPU's target; without it the stage warms one here
+  --onnx DIR          folder of the ONNX conformance data, default /usr/share/libonnx-testdata/data where there
+  --commit ID         of what is measured, where this is no git repository; default CONVJIT_COMMIT
+  --output FILE       results file of bench, default tools/bench/results/h200.json
+  --log FILE          all output, default tools/bench/results/gpu_check.txt
+  --help              this text
+
+Environment: PYTHON (default python3), COMPUTE_SANITIZER (default compute-sanitizer, also looked for in CUDA_HOME).
+TXT
+}
+
+all_stages=(numerics host warm bench sanitize)
+not_run=77 # exit status of a stage that lacks its means
+layers=tools/bench/sanitizer_layers.txt
+
+build=build
+warm_cache=
+onnx=/usr/share/libonnx-testdata/data
+output=tools/bench/results/h200.json
+log=tools/bench/results/gpu_check.txt
+stages=()
+while [ $# -gt 0 ]; do
+    case $1 in
+    --build) build=${2:?--build needs a folder} && shift ;;
+    --warm-cache) warm_cache=${2:?--warm-cache needs a folder} && shift ;;
+    --onnx) onnx=${2:?--onnx needs a folder} && shift ;;
+    --commit) export CONVJIT_COMMIT=${2:?--commit needs an id} && shift ;;
+    --output) output=${2:?--output needs a file} && shift ;;
+    --log) log=${2:?--log needs a file} && shift ;;
+    --help) usage && exit 0 ;;
+    *)
+        [[ " ${all_stages[*]} " == *" $1 "* ]] || {
+            echo "gpu_check.sh: unknown option or stage $1; see --help" >&2
+            exit 2
+        }
+        stages+=("$1")
+        ;;
+    esac
+    shift
+done
+[ ${#stages[@]} -gt 0 ] || stages=("${all_stages[@]}")
+
+convjit=$build/tools/convjit
+python=${PYTHON:-python3}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+lacks() { # REASON...
+    echo "not run: $*"
+    exit "$not_run"
+}
+
+need_program() { [ -x "$1" ] || lacks "$1 is not there; build it first (tools/test.sh)"; }
+
+stage_numerics() {
+    local options=()
+    need_program "$build/tests/convjit_numerics"
+    if [ -d "$onnx" ]; then
+        options=(--onnx "$onnx")
+    else
+        echo "no ONNX data in $onnx: the grid alone"
+    fi
+    "$build/tests/convjit_numerics" --target "$target" "${options[@]}"
+}
+
+stage_host() {
+    need_program "$build/tools/bench/host_overhead"
+    CONVJIT_CACHE_DIR=$work/host "$build/tools/bench/host_overhead"
+}
+
+stage_warm() {
+    local cache=$work/warm
+    mkdir "$cache"
+    if [ -n "$warm_cache" ]; then
+        cp -r "$warm_cache/." "$cache/"
+    else
+        "$convjit" warm --target "$target" --cache "$cache" --file "$layers"
+    fi
+    # First the proof that NVRTC is out of reach: from an empty cache a layer must fail.
+    export CONVJIT_NVRTC=/nonexistent
+    if "$convjit" run --target "$target" --cache "$work/empty" --repeat 0 "conv2d c1 k1 in4x4 f1x1" >"$work/control" 2>&1; then
+        cat "$work/control"
+        echo "a layer was compiled with CONVJIT_NVRTC=$CONVJIT_NVRTC: this stage would prove nothing"
+        return 1
+    fi
+    "$convjit" run --target "$target" --cache "$cache" --repeat 0 --file "$layers"
+}
+
+stage_bench() {
+    "$python" -c 'import torch' 2>/dev/null || lacks "$python has no PyTorch"
+    "$python" -B tools/bench/compare_torch.py --suite kernelbench --library "$build/libconvjit.so" --output "$output"
+}
+
+find_sanitizer() {
+    local candidate
+    for candidate in "${COMPUTE_SANITIZER:-compute-sanitizer}" {"${CUDA_HOME:-/usr/local/cuda}",/usr/local/cuda}/bin/compute-sanitizer; do
+        command -v "$candidate" && return
+    done
+    return 1
+}
+
+stage_sanitize() {
+    local sanitizer tool
+    local run=("$convjit" run --target "$target" --cache "$work/sanitize" --repeat 0 --file "$layers")
+    sanitizer=$(find_sanitizer) || lacks "compute-sanitizer is not there"
+    "${run[@]}" >/dev/null # compiles outside of the sanitizer
+    for tool in memcheck racecheck; do
+        echo "== $tool"
+        "$sanitizer" --tool "$tool" --error-exitcode 9 "${run[@]}" >"$work/$tool" 2>&1 || {
+            cat "$work/$tool"
+            if grep -q 'Device not supported' "$work/$tool"; then
+                lacks "compute-sanitizer does not work on this machine"
+            fi
+            return 1
+        }
+        grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$work/$tool" || {
+            cat "$work/$tool"
+            echo "$tool printed no summary"
+            return 1
+        }
+    done
+}
+
+mkdir -p "$(dirname "$log")"
+exec > >(tee "$log") 2>&1
+tee_process=$!
+"$convjit" info || exit 2
+target=$("$convjit" info --json | sed -n 's/.*"target": *"\(sm_[0-9a-z]*\)".*/\1/p')
+if [ -z "$target" ]; then # the target cpu would take its place unasked
+    echo "gpu_check.sh: no GPU found"
+    exit 2
+fi
+
+summary=()
+failed=0
+for stage in "${stages[@]}"; do
+    printf '\n==== %s\n' "$stage"
+    start=$SECONDS
+    set +e # a stage tested by || or if would run without -e
+    (
+        set -e
+        "stage_$stage"
+    )
+    status=$?
+    set -e
+    case $status in
+    0) result=pass ;;
+    "$not_run") result="not run" ;;
+    *) result=FAIL failed=1 ;;
+    esac
+    summary+=("$(printf '%-10s %-8s %4d s' "$stage" "$result" $((SECONDS - start)))")
+done
+
+printf '\n==== summary\n'
+printf '%s\n' "${summary[@]}"
+exec >&- 2>&-
+wait "$tee_process" || true
+exit $failed
