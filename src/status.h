@@ -14,19 +14,22 @@ convjit_status cj_fail(convjit_status status, const char *format, ...) __attribu
 /* Puts "PREFIX: " in front of this thread's error text, and returns `status`. */
 convjit_status cj_fail_prefix(convjit_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-#define CJ_RETURN_IF(condition, ...)                                                                                   \
-    do {                                                                                                               \
-        if (condition) {                                                                                               \
-            return cj_fail(__VA_ARGS__);                                                                               \
-        }                                                                                                              \
+/* Returns `status` itself, not what cj_fail returns, so that a reader of one file (and the analyzer) sees that it is a
+ * failure. */
+#define CJ_RETURN_IF(condition, status, ...)    \
+    do {                                        \
+        if (condition) {                        \
+            (void)cj_fail(status, __VA_ARGS__); \
+            return status;                      \
+        }                                       \
     } while (0)
 
-#define CJ_TRY(call)                                                                                                   \
-    do {                                                                                                               \
-        const convjit_status cj_try_status = (call);                                                                   \
-        if (cj_try_status != CONVJIT_SUCCESS) {                                                                        \
-            return cj_try_status;                                                                                      \
-        }                                                                                                              \
+#define CJ_TRY(call)                                 \
+    do {                                             \
+        const convjit_status cj_try_status = (call); \
+        if (cj_try_status != CONVJIT_SUCCESS) {      \
+            return cj_try_status;                    \
+        }                                            \
     } while (0)
 
 #endif
