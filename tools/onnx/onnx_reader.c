@@ -48,8 +48,8 @@ static bool read_file(const char *path, uint8_t **bytes, size_t *size, char reas
 /* Decodes a whole file as one message of the given kind; NULL with the reason. */
 static ProtobufCMessage *decode_file(const char *path, const ProtobufCMessageDescriptor *kind,
                                      char reason[ONNX_REASON_MAX]) {
-    uint8_t *bytes;
-    size_t size;
+    uint8_t *bytes = NULL;
+    size_t size = 0;
     if (!read_file(path, &bytes, &size, reason)) {
         return NULL;
     }
