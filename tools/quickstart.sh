@@ -44,21 +44,25 @@ cmake --build "$build" --target convjit_cli -- --quiet
 convjit=$build/tools/convjit
 
 export CONVJIT_CACHE_DIR=${CONVJIT_CACHE_DIR:-$build/cache}
-layers=$build/quickstart_layers.txt # name: layer line, only those that this machine runs
 say
 "$convjit" info
-say
-if "$convjit" info --json | grep -q '"target": *"sm_'; then
-    target=$("$convjit" info --json | sed -n 's/.*"target": *"\(sm_[0-9a-z]*\)".*/\1/p')
-    say "running the reference layers on the GPU ($target)"
-    grep -E '^kb6[02]:' tools/reference_layers.txt >"$layers"
-else
-    target=cpu
-    say "warming the cache for a GPU that is not here (sm_90a)"
-    "$convjit" warm --target sm_90a --file tools/reference_layers.txt
+
+layers() { grep -E "^kb6[02]$1:" tools/reference_layers.txt; } # SUFFIX
+run() { # TARGET SUFFIX
+    layers "$2" | "$convjit" warm --target "$1" --file -
     say
-    say "no GPU: running the reference layers on the target cpu, at reduced sizes"
-    grep -E '^kb6[02]-small:' tools/reference_layers.txt >"$layers"
+    layers "$2" | "$convjit" run --target "$1" --file -
+}
+target=$("$convjit" info --json | sed -nE 's/.*"target": "(sm_[0-9a-z]+)".*/\1/p')
+if [ -n "$target" ]; then
+    say
+    say "Warming the cache for this GPU, then running the two layers on it"
+    run "$target" ""
+else
+    say
+    say "Warming the cache for a GPU that is not here"
+    layers "" | "$convjit" warm --target sm_90a --file -
+    say
+    say "No GPU: warming and running the two layers at reduced sizes on the target cpu"
+    run cpu -small
 fi
-"$convjit" warm --target "$target" --file "$layers"
-"$convjit" run --target "$target" --file "$layers"
