@@ -188,8 +188,10 @@ class Files(unittest.TestCase):
         rows = bench_files.merge_base(self.path, {**HEAD, "date": "later"}, {("a", "fp32")}, replace=False)
         bench_files.update_rows(rows, row("a", convjit_ms=3))
         bench_files.update_rows(rows, row("a", "tf32", convjit_ms=4))
-        self.assertEqual([(r["name"], r["math"], r["convjit_ms"]) for r in rows],
-                         [("a", "fp32", 3), ("b", "fp32", 2), ("a", "tf32", 4)])
+        self.assertEqual(
+            [(r["name"], r["math"], r["convjit_ms"]) for r in rows],
+            [("a", "fp32", 3), ("b", "fp32", 2), ("a", "tf32", 4)],
+        )
 
     def test_rows_of_another_commit_are_never_kept_and_only_lost_when_asked(self):
         bench_files.write_results(self.path, HEAD, [row("a"), row("b")])
@@ -209,13 +211,15 @@ class Tables(unittest.TestCase):
         self.assertEqual(failed.split(), ["kb1", "fp32"] + ["-"] * (len(compare_torch.COLUMNS) - 2))
 
     def test_readme_gets_the_table_of_the_results_and_check_sees_when_it_is_old(self):
-        numbers = {"family": "direct", "cudnn_ms": 16, "cudnn_best_ms": 12, "convjit_ms": 4, "speedup": 3, "floor_ms": 2}
+        numbers = {"family": "direct", "cudnn_ms": 16, "cudnn_best_ms": 12, "convjit_ms": 4}
+        numbers |= {"speedup": 3, "floor_ms": 2}
         layers = [row("kb62", **numbers), row("kb55", **{**numbers, "speedup": 12}), row("kb50")]
         with tempfile.TemporaryDirectory() as folder:
             readme, results = os.path.join(folder, "README.md"), os.path.join(folder, "results.json")
             with open(readme, "w", encoding="utf-8") as file:
                 file.write("before\n<!-- results -->\nNot measured yet.\n<!-- /results -->\nafter\n")
-            command = [sys.executable, "-B", os.path.join(BENCH, "readme_table.py"), "--readme", readme, "--results", results]
+            command = [sys.executable, "-B", os.path.join(BENCH, "readme_table.py")]
+            command += ["--readme", readme, "--results", results]
 
             def run(*options):
                 return subprocess.run([*command, *options], capture_output=True, check=False).returncode
@@ -227,7 +231,8 @@ class Tables(unittest.TestCase):
             self.assertEqual(run("--check"), 0)
             with open(readme, encoding="utf-8") as file:
                 text = file.read()
-        self.assertTrue(text.startswith("before\n<!-- results -->\n| layer |") and text.endswith("<!-- /results -->\nafter\n"))
+        self.assertTrue(text.startswith("before\n<!-- results -->\n| layer |"))
+        self.assertTrue(text.endswith("<!-- /results -->\nafter\n"))
         self.assertIn("| 16.00 | 12.00 | 4.00 | **3.00x** | 2.0 |", text)
         self.assertIn("| 2 standard | fp32 | `direct` |  |  |  | **6.00x** (3.00 to 12.00) | 2.0 |", text)
         self.assertIn("left out here: kb50.", text)

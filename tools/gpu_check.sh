@@ -100,7 +100,7 @@ stage_warm() {
     fi
     # First the proof that NVRTC is out of reach: from an empty cache a layer must fail.
     export CONVJIT_NVRTC=/nonexistent
-    if "$convjit" run --target "$target" --cache "$work/empty" --repeat 0 "conv2d c1 k1 in4x4 f1x1" >"$work/control" 2>&1; then
+    if "$convjit" run --target "$target" --cache "$work/empty" "conv2d c1 k1 in4x4 f1x1" >"$work/control" 2>&1; then
         cat "$work/control"
         echo "a layer was compiled with CONVJIT_NVRTC=$CONVJIT_NVRTC: this stage would prove nothing"
         return 1
@@ -115,7 +115,7 @@ stage_bench() {
 
 find_sanitizer() {
     local candidate
-    for candidate in "${COMPUTE_SANITIZER:-compute-sanitizer}" {"${CUDA_HOME:-/usr/local/cuda}",/usr/local/cuda}/bin/compute-sanitizer; do
+    for candidate in "${COMPUTE_SANITIZER:-compute-sanitizer}" "${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer"; do
         command -v "$candidate" && return
     done
     return 1

@@ -8,7 +8,8 @@ A results file holds one run's facts and one row a layer and math:
      "speedup",                                   cudnn_best_ms / convjit_ms
      "floor_ms",                                  of bars.json
      "rel_error", "cudnn_rel_error",              Frobenius, over the same sampled outputs
-     "max_error_over_S", "create_cold_ms", "create_warm_ms"}]}
+     "max_error_over_S",                          over them, without the rounding of adding the bias
+     "create_cold_ms", "create_warm_ms"}]}
 
 null stands for what could not be measured; a layer that failed, or computed a wrong output, has no convjit_ms.
 
@@ -111,14 +112,16 @@ def merge_base(path, head, keys, replace):
     return []
 
 
-def finite(value):
-    """JSON has no NaN and no infinity."""
-    return value if isinstance(value, (str, int)) or (value is not None and math.isfinite(value)) else None
+def compact(value):
+    """Six digits are more than was measured; JSON has no NaN and no infinity."""
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
 def write_results(path, head, rows):
     """One row a line, so that a diff shows the layers that changed; replaces the file whole or not at all."""
-    lines = [" " + json.dumps({key: finite(row[key]) for key in ROW_KEYS}, allow_nan=False) for row in rows]
+    lines = [" " + json.dumps({key: compact(row[key]) for key in ROW_KEYS}, allow_nan=False) for row in rows]
     text = json.dumps({key: head[key] for key in HEAD_KEYS}, indent=1)[:-2]
     text += ',\n "layers": [\n ' + ",\n ".join(lines) + "\n ]\n}\n"
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)

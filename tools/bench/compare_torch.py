@@ -101,7 +101,9 @@ class Worker:
         self.process.join(timeout=5)
         code = self.process.exitcode
         self.stop()
-        return f"no answer within {LAYER_LIMIT_S} s" if code is None else f"the measuring process ended with code {code}"
+        if code is None:
+            return f"no answer within {LAYER_LIMIT_S} s"
+        return f"the measuring process ended with code {code}"
 
     def stop(self):
         if self.process:
@@ -168,7 +170,10 @@ def print_summary(rows, failed):
             ]
             if speedups:
                 mean = bench_files.geometric_mean(speedups)
-                print(f"{math} {kind}: {mean:.2f}x of cuDNN's best over {len(speedups)} layers, lowest {min(speedups):.2f}x")
+                print(
+                    f"{math} {kind}: geometric mean {mean:.2f}x of cuDNN's best, lowest {min(speedups):.2f}x, "
+                    f"{len(speedups)} layers"
+                )
         worse = [row["name"] for row in of_math if (row["rel_error"] or 0) > (row["cudnn_rel_error"] or float("inf"))]
         if worse:
             print(f"{math}: relative error above cuDNN's on {', '.join(worse)}")
@@ -178,7 +183,8 @@ def print_summary(rows, failed):
 def run(arguments):
     tasks = choose_tasks(arguments)
     bars = bench_files.read_bars()
-    head = {"commit": find_commit(arguments.commit), "date": datetime.datetime.now(datetime.timezone.utc).isoformat("T", "seconds")}
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat("T", "seconds")
+    head = {"commit": find_commit(arguments.commit), "date": now}
     worker = Worker(arguments.library, arguments.seconds_per_layer)
     head.update(worker.start())
     kept = bench_files.merge_base(arguments.output, head, {(name, math) for name, _, math in tasks}, arguments.replace)

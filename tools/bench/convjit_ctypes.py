@@ -1,7 +1,7 @@
 """include/convjit.h for Python: the same structs, enums and calls through ctypes, standard library only.
 
-Struct fields stand in the order of the header; tests/bench_selftest.py compiles the header and compares every offset and
-every number. A call that fails raises ConvjitError with the status and the text of convjit_last_error().
+Struct fields stand in the order of the header; tests/bench_selftest.py compiles the header and compares every offset
+and every number. A call that fails raises ConvjitError with the status and the text of convjit_last_error().
 """
 
 import ctypes

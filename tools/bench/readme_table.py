@@ -55,9 +55,9 @@ def markdown(results):
     table = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
     note = (
         f"{results['device']}, driver {results['driver']}, cuDNN {results['cudnn']}, {results['date'][:10]}, convjit "
-        f"{results['commit'][:12]}. Float32, channels first; cuDNN in benchmark mode in the same run, best: the faster of "
-        "channels first and channels last; groups: geometric mean (lowest to highest); floor: what arithmetic or memory "
-        f"takes at least. All {len(rows)} rows: `{os.path.relpath(bench_files.RESULTS, TOP)}`."
+        f"{results['commit'][:12]}. Float32, channels first; cuDNN in benchmark mode in the same run, best: the faster "
+        "of channels first and channels last; groups: geometric mean (lowest to highest); floor: what arithmetic or "
+        f"memory takes at least. All {len(rows)} rows: `{os.path.relpath(bench_files.RESULTS, TOP)}`."
     )
     if failed := [row["name"] for row in rows if row not in measured]:
         note += f" Not measured, and left out here: {', '.join(failed)}."
@@ -81,7 +81,7 @@ def main():
     new = f"{before}{BEGIN}\n{table}\n{END}{after}"
     if arguments.check:
         if new != text:
-            sys.exit(f"{arguments.readme}: its table is not that of {arguments.results}; run tools/bench/readme_table.py")
+            sys.exit(f"{arguments.readme}: not the table of {arguments.results}; run tools/bench/readme_table.py")
     elif new != text:
         with open(arguments.readme, "w", encoding="utf-8") as file:
             file.write(new)

@@ -25,7 +25,7 @@ def sample_outputs(shape, count, seed):
 
 
 def axis_taps(desc, axis, out):
-    """Input coordinates [samples, taps] that the outputs `out` [samples] read along one axis, and which of them exist."""
+    """Input coordinates [samples, taps] that outputs `out` [samples] read along one axis, and which of them exist."""
     taps = torch.arange(desc.kernel[axis], device=out.device)
     stride, size = desc.stride[axis], desc.in_size[axis]
     if desc.operation == 0:
@@ -39,7 +39,7 @@ def axis_taps(desc, axis, out):
 
 
 def windows(desc, x, w, samples):
-    """x and w of every product of the samples, in float64: two arrays [samples, channels, taps]; 0 where x is padding."""
+    """x and w of every product of the samples, float64: two arrays [samples, channels, taps]; 0 where x is padding."""
     rank = desc.rank
     group_in, group_out = desc.in_channels // desc.groups, desc.out_channels // desc.groups
     n, k, out = samples[:, 0], samples[:, 1], samples[:, 2:]
@@ -61,7 +61,7 @@ def windows(desc, x, w, samples):
 
 
 def reference(desc, x, w, samples):
-    """The convolution (without bias) at the samples [count, 2 + rank], and S, the sum of |x * w|: two float64 vectors."""
+    """The convolution without bias at the samples [count, 2 + rank], and S, the sum of |x * w|: float64 vectors."""
     products = desc.in_channels // desc.groups * w[0, 0].numel()
     step = max(1, GATHER_LIMIT // products)
     values, sums = [], []
