@@ -259,13 +259,11 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
                         unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared,
                         CUstream stream, void **parameters, void **extra) {
     (void)extra;
-    const CUresult result = told("FAKE_DRIVER_LAUNCH");
+    const int is_legal = grid_x > 0 && block_x > 0 && block_x <= 1024;
+    const CUresult result = is_legal ? told("FAKE_DRIVER_LAUNCH") : CUDA_ERROR_INVALID_VALUE;
     count(result == CUDA_SUCCESS ? &fake_driver.launches : NULL);
     if (result != CUDA_SUCCESS) {
         return result;
-    }
-    if (grid_x == 0 || block_x == 0 || block_x > 1024) {
-        return CUDA_ERROR_INVALID_VALUE;
     }
     pthread_mutex_lock(&state_lock);
     snprintf(fake_driver.kernel, sizeof fake_driver.kernel, "%s", function->name);
