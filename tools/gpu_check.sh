@@ -65,6 +65,7 @@ done
 convjit=$build/tools/convjit
 python=${PYTHON:-python3}
 work=$(mktemp -d)
+cache=$work/cache
 trap 'rm -rf "$work"' EXIT
 
 lacks() { # REASON...
@@ -74,6 +75,12 @@ lacks() { # REASON...
 
 need_program() { [ -x "$1" ] || lacks "$1 is not there; build it first (tools/test.sh)"; }
 
+# Compiles the layer lines of standard input on all cores, into the cache of the stages that do not measure compiling. A
+# layer that fails here fails again in its stage, and is named there.
+warm_ahead() {
+    sort -u | xargs -d '\n' -P "$(nproc)" -n 4 "$convjit" warm --target "$target" --cache "$cache" >/dev/null 2>&1 || true
+}
+
 stage_numerics() {
     local options=()
     need_program "$build/tests/convjit_numerics"
@@ -82,21 +89,21 @@ stage_numerics() {
     else
         echo "no ONNX data in $onnx: the grid alone"
     fi
-    "$build/tests/convjit_numerics" --target "$target" "${options[@]}"
+    "$build/tests/convjit_numerics" --list "${options[@]}" | sed -n 's/ | .*//p' | warm_ahead
+    CONVJIT_CACHE_DIR=$cache "$build/tests/convjit_numerics" "${options[@]}"
 }
 
 stage_host() {
     need_program "$build/tools/bench/host_overhead"
-    CONVJIT_CACHE_DIR=$work/host "$build/tools/bench/host_overhead"
+    CONVJIT_CACHE_DIR=$cache "$build/tools/bench/host_overhead"
 }
 
 stage_warm() {
-    local cache=$work/warm
-    mkdir "$cache"
+    local warm=$work/warm
     if [ -n "$warm_cache" ]; then
-        cp -r "$warm_cache/." "$cache/"
+        cp -r "$warm_cache" "$warm"
     else
-        "$convjit" warm --target "$target" --cache "$cache" --file "$layers"
+        "$convjit" warm --target "$target" --cache "$warm" --file "$layers"
     fi
     # First the proof that NVRTC is out of reach: from an empty cache a layer must fail.
     export CONVJIT_NVRTC=/nonexistent
@@ -105,7 +112,7 @@ stage_warm() {
         echo "a layer was compiled with CONVJIT_NVRTC=$CONVJIT_NVRTC: this stage would prove nothing"
         return 1
     fi
-    "$convjit" run --target "$target" --cache "$cache" --repeat 0 --file "$layers"
+    "$convjit" run --target "$target" --cache "$warm" --repeat 0 --file "$layers"
 }
 
 stage_bench() {
@@ -123,9 +130,9 @@ find_sanitizer() {
 
 stage_sanitize() {
     local sanitizer tool
-    local run=("$convjit" run --target "$target" --cache "$work/sanitize" --repeat 0 --file "$layers")
+    local run=("$convjit" run --target "$target" --cache "$cache" --repeat 0 --file "$layers")
     sanitizer=$(find_sanitizer) || lacks "compute-sanitizer is not there"
-    "${run[@]}" >/dev/null # compiles outside of the sanitizer
+    sed -n 's/^[a-z][^:]*: //p' "$layers" | warm_ahead # compiling under the sanitizer would take long
     for tool in memcheck racecheck; do
         echo "== $tool"
         "$sanitizer" --tool "$tool" --error-exitcode 9 "${run[@]}" >"$work/$tool" 2>&1 || {

@@ -137,6 +137,7 @@ static CUDA_KERNEL_NODE_PARAMS capture(const convjit_layer *layer, const convjit
     }
     CUDA(cuGraphGetNodes, graph, &node, &nodes);
     CUDA(cuGraphKernelNodeGetParams, node, &launch);
+    launch.func = launch.func ? launch.func : (CUfunction)launch.kern; /* a graph names a kernel in one of two ways */
     return launch;
 }
 
