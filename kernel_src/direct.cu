@@ -479,10 +479,11 @@ CJ_KERNEL(convjit_forward, cj_forward_args, args) {
             load_weights(w_tile, weights + stage * STAGE_WEIGHTS);
             __syncthreads();
 
+            const int channels = CJ_GROUP_IN - c0 < CJ_CHUNK_C ? (int)(CJ_GROUP_IN - c0) : CJ_CHUNK_C;
             const int taps_z = CJ_TRANSPOSED && az.taps - j_z < CJ_CHUNK_Z ? az.taps - j_z : CJ_CHUNK_Z;
             const int taps_y = CJ_TRANSPOSED && ay.taps - j_y < CJ_CHUNK_Y ? ay.taps - j_y : CJ_CHUNK_Y;
 #pragma unroll UNROLL_C
-            for (int c = 0; c < CJ_CHUNK_C; ++c) {
+            for (int c = 0; c < (CJ_GROUP_IN % CJ_CHUNK_C ? channels : CJ_CHUNK_C); ++c) {
 #pragma unroll 1
                 for (int z = 0; z < taps_z; ++z) {
 #pragma unroll 1

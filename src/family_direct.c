@@ -212,12 +212,12 @@ static int bank_cycles(const axis *axes, const cj_direct_config *c, const tile *
     return cycles;
 }
 
-/* Cycles of one multiprocessor for all tiles of one image, plus the time of one tile alone: work / P + span with the
- * 132 multiprocessors of a large GPU as P, for a batch of one. Deterministic, so that every machine plans alike. */
+/* Cycles for a batch of eight: work / P + span, with the 132 multiprocessors of a large GPU as P and one tile as span.
+ * Depends on nothing of the machine, so that every machine plans alike. */
 static double cost_of(const cj_problem *p, const axis *axes, const cj_direct_config *c, const tile *t) {
     const double multiprocessors = 132.0;
-    double tiles = (double)(p->desc.groups * divide_up(p->group_out, t->k));
-    double rows = (double)divide_up(p->group_in, c->chunk_c) * (double)c->chunk_c;
+    double tiles = 8.0 * (double)(p->desc.groups * divide_up(p->group_out, t->k));
+    double rows = (double)p->group_in;
     for (int d = 0; d < CJ_DIMS; ++d) {
         const int64_t out = p->dynamic ? (p->desc.rank + d >= CJ_DIMS ? 100 : 1) : most(1, p->out_size[d]);
         tiles *= (double)(divide_up(out, axes[d].phases * t->out[d]) * axes[d].phases);
@@ -231,46 +231,71 @@ static double cost_of(const cj_problem *p, const axis *axes, const cj_direct_con
     const double input_loads = c->pixels_y * (vectors ? (double)divide_up(t->window, 4) : (double)t->window);
     const double issued = c->row_taps * outputs * (1.0 + 3.0 / CLOSE_AFTER) + weight_loads + input_loads + 8.0;
     const double shared = weight_loads + input_loads * bank_cycles(axes, c, t, vectors);
-    const double compute = rows * warps * (issued / 4.0 > shared ? issued / 4.0 : shared);
-    /* Filling: 10 instructions an element moved, and what four blocks a multiprocessor leave of a load's latency. */
+    const double compute = rows * warps * (issued / 4.0 + 0.1 * shared > shared ? issued / 4.0 + 0.1 * shared : shared);
+    /* Filling: 12 instructions an element moved (its place has to be worked out), and what four blocks a multiprocessor
+     * leave of a load's latency. Storing: 25 instructions an output, 8 where four go together. */
     const double elements = (double)(c->chunk_c * t->plane + t->stage_weights / 4);
-    const double fill = (double)t->stages * (elements * (t->shift || p->channels_last ? 5.0 : 10.0) / 128.0 + 300.0);
-    const double store = outputs * (double)t->threads / 8.0 + 200.0;
+    const double fill = (double)t->stages * (elements * 12.0 / 128.0 + 300.0);
+    const bool four = p->channels_last ? c->channels % 4 == 0
+                                       : c->pixels_x % 4 == 0 && axes[CJ_X].phases == 1 && p->out_size[CJ_X] % 4 == 0;
+    const double store = outputs * warps / 4.0 * (four ? 8.0 : 25.0) + 200.0;
     const double tile_cycles = compute + fill + store;
     return tiles / multiprocessors * tile_cycles + tile_cycles;
 }
 
-/* Grows a block of lanes over the axes; candidates come in a fixed order, and the first of equals stays. */
-static void search(const cj_problem *p, const axis *axes, cj_direct_config *best) {
+/* Lanes and pixels of a tile worth looking at: no wider than twice what there is to compute, and planes only once rows
+ * are used up, because rows of one plane are neighbours in memory. */
+static bool worthwhile(const cj_problem *p, const axis *axes, const cj_direct_config *c) {
+    const int64_t wanted[CJ_DIMS] = {c->lanes[CJ_Z], (int64_t)c->lanes[CJ_Y] * c->pixels_y,
+                                     (int64_t)c->lanes[CJ_X] * c->pixels_x};
+    for (int d = 0; d < CJ_DIMS; ++d) {
+        const int64_t there = p->dynamic ? (CJ_DIMS - d <= p->desc.rank ? 1 << 20 : 1)
+                                         : divide_up(most(1, p->out_size[d]), axes[d].phases);
+        if (wanted[d] >= 2 * there && wanted[d] > 1 && !(d == CJ_X && c->pixels_x == wanted[d])) {
+            return false;
+        }
+        if (d == CJ_Y && c->lanes[CJ_Z] > 1 && wanted[CJ_Y] < there) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Looks at all blocks of 2^threads threads in a fixed order; the first of equals stays. False if none is worthwhile. */
+static bool search(const cj_problem *p, const axis *axes, int threads, cj_direct_config *best) {
+    int32_t most_channels = 8;
+    while (most_channels > 1 && most_channels / 2 >= p->group_out) {
+        most_channels /= 2;
+    }
     double best_cost = -1.0;
-    for (int32_t channels = 1; channels <= 8; channels *= 2) {
-        for (int32_t pixels_y = 1; pixels_y <= 4; pixels_y *= 2) {
-            for (int32_t pixels_x = 1; pixels_x <= 8; pixels_x *= 2) {
-                for (int32_t lanes = 0; lanes < 6 * 6 * 4 * 5; ++lanes) {
-                    cj_direct_config c = {
-                        .channels = channels,
-                        .pixels_y = pixels_y,
-                        .pixels_x = pixels_x,
-                        .lanes = {1 << lanes / 36 % 4, 1 << lanes / 6 % 6, 1 << lanes % 6},
-                        .lanes_k = 1 << lanes / 144,
-                    };
-                    const int64_t threads = (int64_t)c.lanes[0] * c.lanes[1] * c.lanes[2] * c.lanes_k;
-                    tile t;
-                    if (threads != 128 || channels * pixels_y * pixels_x > MOST_OUTPUTS ||
-                        (channels > 1 && channels / 2 >= p->group_out) ||
-                        (c.lanes_k > 1 && (int64_t)c.lanes_k / 2 * channels >= p->group_out) ||
-                        !fit_stage(p, axes, &c, &t)) {
-                        continue;
-                    }
-                    const double cost = cost_of(p, axes, &c, &t);
-                    if (best_cost < 0.0 || cost < best_cost) {
-                        best_cost = cost;
-                        *best = c;
+    /* log2 of the lanes along k, z and y; x takes the rest */
+    for (int k = 0; k <= 4; ++k) {
+        for (int z = 0; z <= (p->desc.rank == 3 ? 3 : 0); ++z) {
+            for (int y = 0; y <= (p->desc.rank >= 2 ? 5 : 0) && k + z + y <= threads; ++y) {
+                for (int pixels = 0; pixels < 9; ++pixels) {
+                    for (int32_t channels = most_channels; channels >= most_channels / 2 && channels; channels /= 2) {
+                        cj_direct_config c = {.lanes = {1 << z, 1 << y, 1 << (threads - k - z - y)},
+                                              .lanes_k = 1 << k,
+                                              .pixels_y = 1 << pixels / 3,
+                                              .pixels_x = (int[]){1, 4, 8}[pixels % 3],
+                                              .channels = channels};
+                        tile t;
+                        if (channels * c.pixels_y * c.pixels_x > MOST_OUTPUTS ||
+                            (k > 0 && (int64_t)c.lanes_k / 2 * channels >= p->group_out) || !worthwhile(p, axes, &c) ||
+                            !fit_stage(p, axes, &c, &t)) {
+                            continue;
+                        }
+                        const double cost = cost_of(p, axes, &c, &t);
+                        if (best_cost < 0.0 || cost < best_cost) {
+                            best_cost = cost;
+                            *best = c;
+                        }
                     }
                 }
             }
         }
     }
+    return best_cost >= 0.0;
 }
 
 static void plan(const cj_problem *p, const cj_target *target, cj_plan *out) {
@@ -278,7 +303,9 @@ static void plan(const cj_problem *p, const cj_target *target, cj_plan *out) {
     const axis axes[CJ_DIMS] = {axis_of(p, CJ_Z), axis_of(p, CJ_Y), axis_of(p, CJ_X)};
     cj_direct_config *c = &out->direct;
     tile t;
-    search(p, axes, c);
+    for (int threads = 7; !search(p, axes, threads, c); --threads) {
+        /* Fewer threads for less work; one thread with one output and one tap always fits. */
+    }
     tile_of(p, axes, c, &t);
     out->threads = (uint32_t)t.threads;
     int64_t firsts = 1; /* phases that have weights of their own: see "Packed weights" in the kernel */
