@@ -22,7 +22,7 @@
     } while (0)
 
 /* Sums and products of int64 numbers, exact below 2^100 and held there: more than any limit. */
-typedef __int128 wide;
+__extension__ typedef __int128 wide;
 #define WIDE_TOP ((wide)1 << 100)
 #define INT64_TOP ((wide)INT64_MAX)
 
