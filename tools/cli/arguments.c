@@ -121,7 +121,7 @@ void arguments_help(const command *of, FILE *out) {
     }
 }
 
-bool arguments_number(const char *option_name, const char *text, int64_t least, int64_t missing, int64_t *out) {
+bool arguments_number(const char *option_name, const char *text, int64_t most, int64_t missing, int64_t *out) {
     *out = missing;
     if (text == NULL) {
         return true;
@@ -129,8 +129,8 @@ bool arguments_number(const char *option_name, const char *text, int64_t least, 
     char *end = NULL;
     errno = 0;
     const long long value = strtoll(text, &end, 10);
-    if (end == text || *end != '\0' || errno != 0 || value < least) {
-        (void)usage_error("%s: '%s' is not a whole number of at least %lld", option_name, text, (long long)least);
+    if (end == text || *end != '\0' || errno != 0 || value < 0 || value > most) {
+        (void)usage_error("%s: '%s' is not a whole number from 0 to %lld", option_name, text, (long long)most);
         return false;
     }
     *out = value;

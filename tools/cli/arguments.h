@@ -48,8 +48,8 @@ bool arguments_parse(const command *of, int count, char **words, arguments *out)
 /* The options of a command, one sentence each. */
 void arguments_help(const command *of, FILE *out);
 
-/* A whole number of at least `least`, or `missing` where text is NULL; false with a message naming the option. */
-bool arguments_number(const char *option, const char *text, int64_t least, int64_t missing, int64_t *out);
+/* A whole number from 0 to `most`, or `missing` where text is NULL; false with a message naming the option. */
+bool arguments_number(const char *option, const char *text, int64_t most, int64_t missing, int64_t *out);
 
 /* One line "convjit: ..." on standard error; returns CLI_USAGE. */
 int usage_error(const char *format, ...) __attribute__((format(printf, 1, 2)));

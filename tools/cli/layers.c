@@ -101,7 +101,7 @@ bool layers_read(const arguments *given, layer_list *out) {
     bool fine = true;
     for (int i = 0; fine && i < given->line_count; i++) {
         char place[32];
-        (void)snprintf(place, sizeof place, "layer line %d", i + 1);
+        (void)snprintf(place, sizeof place, "layer %d", i + 1);
         fine = add(out, place, given->lines[i]);
     }
     fine = fine && (given->file == NULL || add_file(out, given->file));

@@ -22,11 +22,14 @@ enum { ALIGNMENT = 256 }; /* what the driver gives */
 
 /* Notes an error; returns false. */
 static bool fail(memory *of, CUresult result, const char *what) {
-    const char *name = "CUDA_ERROR_UNKNOWN";
-    const char *text = "?";
-    (void)of->cuda->cuGetErrorName(result, &name);
-    (void)of->cuda->cuGetErrorString(result, &text);
-    (void)snprintf(of->error, sizeof of->error, "%s failed: %s, %s", what, name, text);
+    const char *name = NULL;
+    const char *text = NULL;
+    if (of->cuda->cuGetErrorName(result, &name) != CUDA_SUCCESS || name == NULL ||
+        of->cuda->cuGetErrorString(result, &text) != CUDA_SUCCESS || text == NULL) {
+        (void)snprintf(of->error, sizeof of->error, "%s failed: CUDA error %d", what, (int)result);
+    } else {
+        (void)snprintf(of->error, sizeof of->error, "%s failed: %s, %s", what, name, text);
+    }
     return false;
 }
 

@@ -19,9 +19,9 @@ static const report_column COLUMNS[] = {
     {"forward_ms", "forward ms", 4},
     {"gflops", "GFLOP/s", 1},
     {"checked", NULL, 0},
-    {"worst_over_tolerance", NULL, 3},
     {"message", NULL, REPORT_TEXT},
     {"worst_over_sum", "error/S", REPORT_POWER},
+    {"worst_over_tolerance", "of limit", 2},
     {"result", "result", REPORT_TEXT},
 };
 
@@ -74,14 +74,16 @@ static bool check_in_size(const layer_list *list, int32_t given_rank) {
     return true;
 }
 
+enum { CHECK_MOST = 1 << 30, REPEAT_MOST = 1 << 20 };
+
 static bool read_setup(const arguments *given, const layer_list *list, trial_setup *out) {
     int64_t seed = 0;
     const int32_t in_rank = given->in_size != NULL ? read_in_size(given->in_size, out->in_size) : 0;
     if ((given->in_size != NULL && in_rank == 0) || !check_in_size(list, in_rank) ||
         !read_distribution(given->distribution, &out->distribution) ||
-        !arguments_number("--seed", given->seed, 0, 1, &seed) ||
-        !arguments_number("--check", given->check, 0, 4096, &out->check) ||
-        !arguments_number("--repeat", given->repeat, 0, -1, &out->repeat)) {
+        !arguments_number("--seed", given->seed, INT64_MAX, 1, &seed) ||
+        !arguments_number("--check", given->check, CHECK_MOST, 4096, &out->check) ||
+        !arguments_number("--repeat", given->repeat, REPEAT_MOST, -1, &out->repeat)) {
         return false;
     }
     out->seed = (uint64_t)seed;
@@ -133,9 +135,9 @@ static void add_row(report *table, const char *name, const trial *t) {
     report_number(table, t->forward_ms);
     report_number(table, t->gflops);
     report_number(table, (double)t->checked);
-    report_number(table, t->over_tolerance);
     report_text(table, t->message);
     report_number(table, t->over_sum);
+    report_number(table, t->over_tolerance);
     report_text(table, t->passed ? "pass" : "FAIL");
 }
 
@@ -176,7 +178,7 @@ static void print_text(const report *table, const trial_setup *setup, size_t cou
     }
     (void)printf("target %s (%s)\n\n", memory_target(setup->memory), memory_device(setup->memory));
     report_table(table, stdout);
-    (void)printf("\n%zu layers: %zu passed, %zu failed; ", count, passed, count - passed);
+    (void)printf("\nlayers: %zu, passed: %zu, failed: %zu; ", count, passed, count - passed);
     session_counters_text(convjit_get_counters(setup->context), stdout);
     (void)fputc('\n', stdout);
 }

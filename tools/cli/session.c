@@ -39,16 +39,14 @@ void session_counters_json(convjit_counters c, FILE *out) {
                   c.compile_ms);
 }
 
-static void print_if_any(uint64_t count, const char *words, FILE *out) {
-    if (count > 0) {
-        (void)fprintf(out, ", %llu %s", (unsigned long long)count, words);
-    }
-}
-
 void session_counters_text(convjit_counters c, FILE *out) {
-    (void)fprintf(out, "cache: %llu memory hits, %llu disk hits, %llu misses, %llu compiles",
+    (void)fprintf(out, "memory hits: %llu, disk hits: %llu, misses: %llu, compiles: %llu",
                   (unsigned long long)c.memory_hits, (unsigned long long)c.disk_hits, (unsigned long long)c.misses,
                   (unsigned long long)c.compiles);
-    print_if_any(c.corrupt, "damaged or stale entries", out);
-    print_if_any(c.store_failures, "entries not written", out);
+    if (c.corrupt > 0) {
+        (void)fprintf(out, ", damaged or stale entries: %llu", (unsigned long long)c.corrupt);
+    }
+    if (c.store_failures > 0) {
+        (void)fprintf(out, ", entries not written: %llu", (unsigned long long)c.store_failures);
+    }
 }

@@ -67,8 +67,11 @@ static bool make_tensors(trial *of, const trial_setup *setup, const named_layer 
     const convjit_desc *desc = &layer->desc;
     const reference_layer *shape = &out->shape;
     const int64_t *in_size = desc->in_size[0] == 0 ? setup->in_size : NULL;
-    if (!check(of, reference_layer_make(desc, layer->batch, in_size, &out->shape)) ||
-        !make_random(of, setup, &out->x, shape->x_count, desc->data_type, 0) ||
+    const convjit_status sized = reference_layer_make(desc, layer->batch, in_size, &out->shape);
+    if (sized == CONVJIT_INVALID_ARGUMENT) {
+        return fail(of, "batch %lld: its tensors have more elements than can be counted", (long long)layer->batch);
+    }
+    if (!check(of, sized) || !make_random(of, setup, &out->x, shape->x_count, desc->data_type, 0) ||
         !make_random(of, setup, &out->w, shape->w_count, desc->weight_type, 1) ||
         !make_random(of, setup, &out->bias, shape->bias_count, desc->bias_type, 2) ||
         (desc->beta != 0.0F && !make_random(of, setup, &out->z, shape->y_count, desc->data_type, 3)) ||
@@ -120,9 +123,11 @@ static bool compare(trial *of, const trial_setup *setup, tensors *t) {
     }
     const reference_comparison found =
         reference_compare(&t->shape, t->x.host, t->w.host, t->bias.host, t->z.host, t->y.host, setup->check);
-    of->over_sum = found.worst_over_sum;
-    of->over_tolerance = found.worst_over_tolerance;
     of->checked = found.checked;
+    if (found.checked > 0) {
+        of->over_sum = found.worst_over_sum;
+        of->over_tolerance = found.worst_over_tolerance;
+    }
     if (found.failed > 0) {
         char text[256];
         reference_describe(&t->shape, &found, text, sizeof text);
@@ -156,7 +161,9 @@ static double median(double *values, size_t count) {
     return (values[(count - 1) / 2] + values[count / 2]) / 2.0;
 }
 
-/* The call that was compared has warmed up. */
+/* The call that was compared has warmed up a host; a GPU also has to raise its clock. */
+enum { WARM_UPS = 3 };
+
 static bool take_time(trial *of, const trial_setup *setup, call *c, const reference_layer *shape) {
     if (setup->repeat == 0) {
         return true;
@@ -166,10 +173,14 @@ static bool take_time(trial *of, const trial_setup *setup, call *c, const refere
     if (times == NULL) {
         return fail(of, "host memory is used up: %zu times", count);
     }
-    const bool fine = memory_time(setup->memory, forward, c, (int)count, times);
+    bool fine = true;
+    for (int i = 0; fine && i < WARM_UPS && memory_is_cuda(setup->memory); i++) {
+        fine = forward(c);
+    }
+    fine = fine && memory_time(setup->memory, forward, c, (int)count, times);
     if (fine) {
         of->forward_ms = median(times, count);
-        of->gflops = operations(shape) / (of->forward_ms * 1e6);
+        of->gflops = shape->y_count > 0 ? operations(shape) / (of->forward_ms * 1e6) : NAN;
     } else if (of->message == NULL) {
         (void)check_memory(of, setup, false);
     }

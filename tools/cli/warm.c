@@ -108,7 +108,7 @@ static void print(const warming *w, bool json) {
         return;
     }
     report_table(w->table, stdout);
-    (void)printf("%zu layers: %zu ready, %zu failed; ", w->layers, w->ready, w->layers - w->ready);
+    (void)printf("\nlayers: %zu, ready: %zu, failed: %zu; ", w->layers, w->ready, w->layers - w->ready);
     session_counters_text(w->total, stdout);
     (void)fputc('\n', stdout);
 }
