@@ -26,7 +26,6 @@ sys.path.insert(0, BENCH)
 import bench_files  # noqa: E402
 import compare_torch  # noqa: E402
 import convjit_ctypes  # noqa: E402
-import readme_table  # noqa: E402
 
 CC, INCLUDE, LIBRARY = (sys.argv[1:4] + [None] * 3)[:3]
 
