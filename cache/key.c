@@ -85,12 +85,3 @@ cj_key cj_key_make(const char *target, const char *options, const char *source, 
     cj_key_spell(&key);
     return key;
 }
-
-void cj_key_spell(cj_key *key) {
-    static const char digits[] = "0123456789abcdef";
-    for (size_t i = 0; i < CJ_KEY_BYTES; i++) {
-        key->hex[2 * i] = digits[key->bytes[i] >> 4];
-        key->hex[2 * i + 1] = digits[key->bytes[i] & 15];
-    }
-    key->hex[2 * CJ_KEY_BYTES] = '\0';
-}

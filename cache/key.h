@@ -15,7 +15,14 @@ typedef struct cj_key {
  * build, which stands in the entry instead (see key.c). */
 cj_key cj_key_make(const char *target, const char *options, const char *source, size_t source_size);
 
-/* Fills in `hex` from `bytes`. */
-void cj_key_spell(cj_key *key);
+/* Fills in `hex` from `bytes`. Inline: entry.c, below key.c in the reading order, spells the keys it decodes. */
+static inline void cj_key_spell(cj_key *key) {
+    static const char digits[] = "0123456789abcdef";
+    for (size_t i = 0; i < CJ_KEY_BYTES; i++) {
+        key->hex[2 * i] = digits[key->bytes[i] >> 4];
+        key->hex[2 * i + 1] = digits[key->bytes[i] & 15];
+    }
+    key->hex[sizeof key->hex - 1] = '\0';
+}
 
 #endif
