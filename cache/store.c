@@ -44,11 +44,6 @@ struct cj_store {
 
 /* ------------------------------------------------------------------------------------- choice of the directory --- */
 
-static const char *environment(const char *variable) {
-    const char *value = secure_getenv(variable);
-    return value != NULL && value[0] != '\0' ? value : NULL;
-}
-
 /* Is the per-user directory in a shared place free for us (absent, or ours alone)? NULL, or why not. A link there is
  * somebody's trap: lstat sees the link itself, which is no directory. */
 static const char *distrust(const char *path, bool *exists) {
@@ -98,7 +93,7 @@ static void choose_named(cj_store *store, const char *directory, const char *ori
 /* The per-user directory in the place for temporary files, with the user's number in its name. Others may have created
  * that name before us. */
 static void choose_temporary(cj_store *store) {
-    const char *place = environment("TMPDIR");
+    const char *place = cj_setting_get(CJ_SETTING_TMPDIR);
     const bool set = place != NULL && place[0] == '/';
     char tail[40];
     snprintf(tail, sizeof tail, "/convjit-%lu", (unsigned long)geteuid());
@@ -137,9 +132,9 @@ static void choose_directory(cj_store *store, const char *directory) {
         choose_named(store, directory, "cache_directory");
     } else if ((value = cj_setting_get(CJ_SETTING_CACHE_DIR)) != NULL) {
         choose_named(store, value, cj_setting_variable(CJ_SETTING_CACHE_DIR));
-    } else if ((value = environment("XDG_CACHE_HOME")) != NULL && value[0] == '/') {
+    } else if ((value = cj_setting_get(CJ_SETTING_XDG_CACHE_HOME)) != NULL && value[0] == '/') {
         choose(store, value, "/convjit", "XDG_CACHE_HOME");
-    } else if ((value = environment("HOME")) != NULL && value[0] == '/') {
+    } else if ((value = cj_setting_get(CJ_SETTING_HOME)) != NULL && value[0] == '/') {
         choose(store, value, "/.cache/convjit", "HOME");
         store->given = strlen(value);
     } else {

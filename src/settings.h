@@ -5,6 +5,9 @@
 
 #define CJ_SETTINGS_LIST(X)                                                                                            \
     X(CACHE_DIR, "CONVJIT_CACHE_DIR", "cache directory, instead of the per-user default")                              \
+    X(XDG_CACHE_HOME, "XDG_CACHE_HOME", "absolute path whose convjit/ is the per-user cache directory")                \
+    X(HOME, "HOME", "absolute path whose .cache/convjit/ it is otherwise")                                             \
+    X(TMPDIR, "TMPDIR", "place for temporary files, instead of /tmp; of the cache where HOME is missing")              \
     X(NVRTC, "CONVJIT_NVRTC", "path of the NVRTC library, instead of the searched names")                              \
     X(CUDA_HOME, "CUDA_HOME", "CUDA toolkit whose lib64 is searched for NVRTC")                                        \
     X(CUDA_PATH, "CUDA_PATH", "the same, after CUDA_HOME")                                                             \
