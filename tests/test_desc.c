@@ -231,7 +231,7 @@ Test(desc, axes_of_lower_ranks_are_the_last_ones) {
     cr_expect_arr_eq(p.pad_end, ((int64_t[]){0, 0, 1}), bytes);
     cr_expect_arr_eq(p.output_padding, ((int64_t[]){0, 1, 2}), bytes);
     cr_expect_arr_eq(p.out_size, ((int64_t[]){1, 11, 22}), bytes);
-    cr_expect_eq(cj_problem_weight_count(&p), 6 * 2 * 3 * 2);
+    cr_expect_eq(cj_problem_weight_count(&p), INT64_C(6) * 2 * 3 * 2);
 }
 
 Test(desc, a_dynamic_problem_has_no_sizes) {
@@ -240,7 +240,7 @@ Test(desc, a_dynamic_problem_has_no_sizes) {
     cr_expect(p.dynamic && !p.transposed && !p.channels_last);
     cr_expect_arr_eq(p.in_size, ((int64_t[]){0, 0, 0}), bytes);
     cr_expect_arr_eq(p.out_size, ((int64_t[]){0, 0, 0}), bytes);
-    cr_expect_eq(cj_problem_weight_count(&p), 4 * 3 * 9);
+    cr_expect_eq(cj_problem_weight_count(&p), INT64_C(4) * 3 * 9);
 }
 
 Test(desc, type_sizes) {
