@@ -111,28 +111,31 @@ void report_table(const report *of, FILE *out) {
             print_cell(of, column, widths[column], of->columns[column].title, out);
         }
     }
-    for (size_t i = 0; i < of->count; i++) {
-        const size_t column = i % of->column_count;
-        char text[CELL_MAX];
-        if (of->columns[column].title != NULL) {
-            show(&of->columns[column], &of->cells[i], text, sizeof text);
-            print_cell(of, column, widths[column], text, out);
+    for (size_t row = 0; row + of->column_count <= of->count; row += of->column_count) {
+        for (size_t column = 0; column < of->column_count; column++) {
+            char text[CELL_MAX];
+            if (of->columns[column].title != NULL) {
+                show(&of->columns[column], &of->cells[row + column], text, sizeof text);
+                print_cell(of, column, widths[column], text, out);
+            }
         }
     }
 }
 
 void report_json(const report *of, FILE *out) {
     (void)fputc('[', out);
-    for (size_t i = 0; i < of->count; i++) {
-        const size_t column = i % of->column_count;
-        const char *before = column > 0 ? ", " : i > 0 ? ",\n    {" : "\n    {";
-        (void)fprintf(out, "%s\"%s\": ", before, of->columns[column].name);
-        if (of->columns[column].digits == REPORT_TEXT) {
-            json_text(out, of->cells[i].text);
-        } else {
-            json_number(out, of->cells[i].number);
+    for (size_t row = 0; row + of->column_count <= of->count; row += of->column_count) {
+        (void)fputs(row > 0 ? ",\n    {" : "\n    {", out);
+        for (size_t column = 0; column < of->column_count; column++) {
+            const cell *shown = &of->cells[row + column];
+            (void)fprintf(out, "%s\"%s\": ", column > 0 ? ", " : "", of->columns[column].name);
+            if (of->columns[column].digits == REPORT_TEXT) {
+                json_text(out, shown->text);
+            } else {
+                json_number(out, shown->number);
+            }
         }
-        (void)fputs(column + 1 == of->column_count ? "}" : "", out);
+        (void)fputc('}', out);
     }
     (void)fputs("\n  ]", out);
 }
