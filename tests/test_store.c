@@ -73,7 +73,7 @@ Test(store, tells_damaged_and_foreign_files_from_absent_ones) {
     cj_store *store = open_store(below("cache"));
     const cj_entry entry = sample();
     write_ok(store, &entry);
-    char file[700];
+    char file[TESTING_PATH_MAX + 256];
     snprintf(file, sizeof file, "%s", entry_file(below("cache"), &entry.key));
 
     cr_assert_eq(truncate(file, 100), 0);
@@ -96,7 +96,7 @@ Test(store, checks_key_and_target_of_what_it_reads) {
     cj_entry other = make_entry(2, "two", 3);
     write_ok(store, &entry);
     write_ok(store, &other);
-    char file[700];
+    char file[TESTING_PATH_MAX + 256];
     snprintf(file, sizeof file, "%s", entry_file(below("cache"), &other.key));
     cr_assert_eq(rename(entry_file(below("cache"), &entry.key), file), 0);
     expect_bad(store, &other, "another entry's key");
@@ -130,7 +130,7 @@ Test(store, follows_a_link_to_read_and_replaces_it_to_write) {
     cj_store *store = open_store(below("cache"));
     const cj_entry entry = sample();
     write_ok(store, &entry);
-    char file[700];
+    char file[TESTING_PATH_MAX + 256];
     snprintf(file, sizeof file, "%s", entry_file(below("cache"), &entry.key));
     cr_assert_eq(rename(file, below("linked")), 0);
     cr_assert_eq(symlink(below("linked"), file), 0);
@@ -294,7 +294,7 @@ static void become_oneself(void) {
 }
 
 Test(store, reads_what_it_may_and_reports_what_it_may_not_write) {
-    char cache[600];
+    char cache[TESTING_PATH_MAX + 128];
     snprintf(cache, sizeof cache, "%s", below("cache"));
     const cj_entry entry = sample();
     const cj_entry other = make_entry(0xcd, "other", 5);
