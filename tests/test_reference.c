@@ -30,9 +30,10 @@ static float *random_floats(int64_t count, uint64_t seed) {
     return data;
 }
 
-static void expect_values(const char *line, const float *x, const float *w, const double *wanted) {
+static void expect_values(const char *line, const float *x, const float *w, const double *wanted, int64_t count) {
     const reference_layer layer = layer_of(line);
-    for (int64_t i = 0; i < layer.y_count; i++) {
+    cr_assert(layer.y_count == count, "%s: %d outputs, not %d", line, (int)layer.y_count, (int)count);
+    for (int64_t i = 0; i < count; i++) {
         const double got = reference_compute(&layer, x, w, NULL, NULL, i).value;
         cr_expect(got == wanted[i], "%s: y[%d] is %g, not %g", line, (int)i, got, wanted[i]);
     }
@@ -97,24 +98,24 @@ Test(reference, rounding_is_to_nearest_even_with_overflow_and_subnormals) {
 Test(reference, a_padded_convolution_worked_by_hand) {
     const float x[] = {1, 2, 3, 4};
     const float w[] = {1, 10, 100};
-    expect_values("conv1d c1 k1 in4 f3 p1", x, w, (const double[]){210, 321, 432, 43});
-    expect_values("conv1d c1 k1 in4 f3 s2 p1:0", x, w, (const double[]){210, 432});
-    expect_values("conv1d c1 k1 in4 f2 d3", x, w, (const double[]){41});
+    expect_values("conv1d c1 k1 in4 f3 p1", x, w, (const double[]){210, 321, 432, 43}, 4);
+    expect_values("conv1d c1 k1 in4 f3 s2 p1:0", x, w, (const double[]){210, 432}, 2);
+    expect_values("conv1d c1 k1 in4 f2 d3", x, w, (const double[]){41}, 1);
 }
 
 Test(reference, a_transposed_convolution_worked_by_hand) {
     const float x[] = {1, 2};
     const float w[] = {1, 10, 100};
-    expect_values("convt1d c1 k1 in2 f3 s2", x, w, (const double[]){1, 10, 102, 20, 200});
-    expect_values("convt1d c1 k1 in2 f3 s2 p1:0 op1", x, w, (const double[]){10, 102, 20, 200, 0});
-    expect_values("convt1d c1 k1 in2 f2 d2", x, w, (const double[]){1, 2, 10, 20});
+    expect_values("convt1d c1 k1 in2 f3 s2", x, w, (const double[]){1, 10, 102, 20, 200}, 5);
+    expect_values("convt1d c1 k1 in2 f3 s2 p1:0 op1", x, w, (const double[]){10, 102, 20, 200, 0}, 5);
+    expect_values("convt1d c1 k1 in2 f2 d2", x, w, (const double[]){1, 2, 10, 20}, 4);
 }
 
 Test(reference, groups_keep_their_channels_apart) {
     const float x[] = {1, 2, 3, 4};             /* 4 channels of one pixel */
     const float w[] = {1, 10, 100, 1000, 5, 7}; /* the first four are read */
-    expect_values("conv1d c4 k2 g2 in1 f1", x, w, (const double[]){1 * 1 + 2 * 10, 3 * 100 + 4 * 1000});
-    expect_values("convt1d c2 k4 g2 in1 f1", x, w, (const double[]){1 * 1, 1 * 10, 2 * 100, 2 * 1000});
+    expect_values("conv1d c4 k2 g2 in1 f1", x, w, (const double[]){1 * 1 + 2 * 10, 3 * 100 + 4 * 1000}, 2);
+    expect_values("convt1d c2 k4 g2 in1 f1", x, w, (const double[]){1 * 1, 1 * 10, 2 * 100, 2 * 1000}, 4);
 }
 
 /* <conv(x), y> = <x, transposed(y)> with the same w: both loops, all index rules, against each other. */
@@ -466,9 +467,11 @@ Test(reference, random_data_is_the_same_on_every_machine) {
               (double)first[0], (double)first[1], (double)first[2]);
     float longer[64];
     reference_fill(longer, CONVJIT_F32, 64, 1, REFERENCE_NORMAL);
-    cr_expect(memcmp(first, longer, sizeof first) == 0, "an element does not depend on the count");
     float other[64];
     reference_fill(other, CONVJIT_F32, 64, 2, REFERENCE_NORMAL);
+    for (int i = 0; i < 3; i++) {
+        cr_expect(first[i] == longer[i], "an element does not depend on the count");
+    }
     for (int i = 0; i < 64; i++) {
         cr_expect(other[i] != longer[i]);
     }
@@ -513,8 +516,8 @@ Test(reference, sizes_are_counted_and_missing_ones_refused) {
     cr_assert(convjit_layer_line_parse("convt2d c6 k4 g2 f3x5 s2", &desc, NULL) == CONVJIT_SUCCESS);
     cr_expect(reference_layer_make(&desc, 3, (const int64_t[]){7, 8}, &layer) == CONVJIT_SUCCESS);
     cr_expect(layer.out_size[0] == 15 && layer.out_size[1] == 19);
-    cr_expect(layer.x_count == 3 * 6 * 7 * 8 && layer.y_count == 3 * 4 * 15 * 19);
-    cr_expect(layer.w_count == 6 * 2 * 3 * 5 && layer.bias_count == 4);
+    cr_expect(layer.x_count == 1008 && layer.y_count == 3420, "3*6*7*8 and 3*4*15*19");
+    cr_expect(layer.w_count == 180 && layer.bias_count == 4, "6*2*3*5");
     cr_expect(reference_layer_make(&desc, 3, NULL, &layer) != CONVJIT_SUCCESS, "the line gives no size");
     cr_expect(reference_layer_make(&desc, -1, (const int64_t[]){7, 8}, &layer) != CONVJIT_SUCCESS);
     cr_expect(reference_layer_make(&desc, INT64_MAX / 2, (const int64_t[]){7, 8}, &layer) != CONVJIT_SUCCESS);
