@@ -85,10 +85,11 @@ void *cj_entry_encode(const cj_entry *entry, size_t *size) {
     put(bytes + AT_SHARED_BYTES, 4, entry->shared_bytes);
     put(bytes + AT_BINARY_SIZE, 8, entry->binary_size);
     size_t end = HEADER_SIZE;
-    for (int i = 0; i < TEXTS; i++) {
+    unsigned char *field = bytes + AT_TARGET;
+    for (int i = 0; i < TEXTS; i++, field += 8) {
         const size_t length = strlen(texts[i]);
-        put(bytes + AT_TARGET + 8 * i, 4, end);
-        put(bytes + AT_TARGET + 8 * i + 4, 4, length);
+        put(field, 4, end);
+        put(field + 4, 4, length);
         memcpy(bytes + end, texts[i], length);
         end += length + 1;
     }

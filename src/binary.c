@@ -55,11 +55,12 @@ void cj_counters_destroy(cj_counters *counters) {
     if (counters == NULL) {
         return;
     }
-    warned_key *warned;
-    warned_key *next;
-    HASH_ITER(hh, counters->warned, warned, next) {
-        HASH_DEL(counters->warned, warned);
+    warned_key *warned = counters->warned;
+    HASH_CLEAR(hh, counters->warned); /* frees the table, leaves the list */
+    while (warned != NULL) {
+        warned_key *next = warned->hh.next;
         free(warned);
+        warned = next;
     }
     pthread_mutex_destroy(&counters->lock);
     free(counters);
