@@ -157,8 +157,8 @@ static bool read_shapes(const onnx_tensor *x, const onnx_tensor *w, const onnx_t
     desc->data_type = x->rank >= 0 ? x->type : w->type;
     desc->bias_type = bias != NULL ? bias->type : CONVJIT_F32;
     if (bias != NULL && bias->count > 0 && bias->count != desc->out_channels) {
-        return refuse(layer, "the bias has %lld elements, the weights say %lld output channels",
-                      (long long)bias->count, (long long)desc->out_channels);
+        return refuse(layer, "the bias has %lld elements, the weights say %lld output channels", (long long)bias->count,
+                      (long long)desc->out_channels);
     }
     bool fixed = x->rank >= 0;
     for (int axis = 0; axis < desc->rank; ++axis) {

@@ -232,7 +232,7 @@ static bool is_initialiser(const Onnx__GraphProto *graph, const char *name) {
 
 const onnx_tensor *onnx_model_weight(const onnx_model *model, const char *name) {
     for (size_t i = 0; i < model->weight_count; ++i) {
-        if (strcmp(model->weights[i].name, name) == 0) {
+        if (model->weights[i].name != NULL && strcmp(model->weights[i].name, name) == 0) {
             return &model->weights[i];
         }
     }
@@ -418,7 +418,7 @@ bool onnx_model_load(const char *path, onnx_model *out, char reason[ONNX_REASON_
 }
 
 void onnx_model_free(onnx_model *model) {
-    for (size_t i = 0; i < model->weight_count; ++i) {
+    for (size_t i = 0; model->weights != NULL && i < model->weight_count; ++i) {
         onnx_tensor_free(&model->weights[i]);
     }
     free(model->layers);
