@@ -15,8 +15,9 @@
  * them, halo included, lie in shared memory:
  *   x_tile[CHUNK_C][IN_TILE_Z][IN_TILE_Y][PITCH]   zero outside the input
  *   w_tile[CHUNK_C][CHUNK_Z][CHUNK_Y][CHUNK_X][TILE_K]
+ * and when all stages are done, in their place, the outputs on their way to memory.
  *
- * Accuracy. Sums of at most about 32 products are closed and added to a compensated total (Kahan), so that the error
+ * Accuracy. Sums of at most 36 products (or one row) are closed and added to a compensated total (Kahan), so that the error
  * does not grow with the length of the reduction.
  *
  * The surprising rule: a NaN at the end is looked at again. Multiplying padding (0 * Inf) and compensating an Inf (Inf -
@@ -46,9 +47,11 @@
  * CJ_PIXELS_Y, CJ_PIXELS_X, CJ_CHANNELS   outputs of a thread                                            1, 4, 8
  * CJ_CHUNK_C, CJ_CHUNK_d    input channels and taps of a stage; CHUNK_d divides TAPS_d                   2, 5, 9
  * CJ_ROW_TAPS               taps along x whose inputs are in registers together; divides CHUNK_X         9
- * CJ_CLOSE_ROWS             groups of ROW_TAPS taps after which partial sums are closed                  3
- * CJ_UNROLL_C               input channels unrolled                                                      1
- * CJ_SHARED_BYTES           what the plan reckoned for x_tile and w_tile                                 34560
+ * CJ_CLOSE_ROWS             rows of ROW_TAPS taps, and the last of a plane, after which partial sums are
+ *                           closed; if 0, they are closed after                                            3
+ * CJ_CLOSE_PLANES           planes of CHUNK_Y x CHUNK_X taps                                               1
+ * CJ_UNROLL_C, CJ_UNROLL_Y  input channels and rows of taps unrolled                                     1, 1
+ * CJ_SHARED_BYTES           shared memory: the larger of x_tile with w_tile, and out_tile                34560
  * and those of epilogue.cuh */
 
 /* Derived constants. */
@@ -82,9 +85,14 @@ constexpr int PLANE = IN_TILE_Z * IN_TILE_Y * PITCH;
 constexpr int STAGE_WEIGHTS = CJ_CHUNK_C * CJ_CHUNK_Z * CJ_CHUNK_Y * CJ_CHUNK_X * TILE_K;
 /* Channels-last rows can be read four channels at a time. */
 constexpr bool CHANNEL_VECTORS = CJ_CHANNELS_LAST && CJ_GROUP_IN % 4 == 0 && CJ_CHUNK_C % 4 == 0;
-static_assert(4 * (CJ_CHUNK_C * PLANE + (STAGE_WEIGHTS + 3) / 4 * 4) == CJ_SHARED_BYTES, "plan and kernel disagree");
+/* Outputs can be stored four at a time. */
+constexpr bool STORE_VECTORS = CJ_CHANNELS_LAST ? TILE_K % 4 == 0 : TILE_X % 4 == 0 && PHASES_X == 1;
+static_assert(4 * TILE_K * TILE_Z * TILE_Y * TILE_X <= CJ_SHARED_BYTES, "plan and kernel disagree");
+static_assert(4 * (CJ_CHUNK_C * PLANE + (STAGE_WEIGHTS + 3) / 4 * 4) <= CJ_SHARED_BYTES, "plan and kernel disagree");
 
-constexpr int UNROLL_C = CJ_UNROLL_C; /* #pragma unroll takes no macro */
+constexpr int UNROLL_C = CJ_UNROLL_C, UNROLL_Y = CJ_UNROLL_Y; /* #pragma unroll takes no macro */
+
+constexpr int X_GROUPS = CJ_CHUNK_X / CJ_ROW_TAPS, PLANE_ROWS = CJ_CHUNK_Y * X_GROUPS;
 
 /* What a thread reads from x_tile at a time, counted from its own first column, rounded down to a multiple of 4. */
 constexpr int WINDOW = SHIFT + (CJ_PIXELS_X - 1) * STRIDE_X + (CJ_ROW_TAPS - 1) * TAP_X + 1;
@@ -140,6 +148,21 @@ __device__ __forceinline__ sizes get_sizes(const cj_forward_args &args) {
     return {CJ_IN_Z, CJ_IN_Y, CJ_IN_X, CJ_OUT_Z, CJ_OUT_Y, CJ_OUT_X};
 #endif
 }
+
+/* Offsets inside one channel of x or y: 32 bits where they are known to suffice. */
+template <bool small> struct offset_type {
+    typedef long long type;
+};
+template <> struct offset_type<true> {
+    typedef int type;
+};
+#if CJ_DYNAMIC
+typedef long long in_offset, out_offset;
+#else
+constexpr long long MOST_OFFSET = 0x7fffffff;
+typedef offset_type<(double)CJ_IN_Z * CJ_IN_Y * CJ_IN_X <= MOST_OFFSET>::type in_offset;
+typedef offset_type<(double)CJ_OUT_Z * CJ_OUT_Y * CJ_OUT_X <= MOST_OFFSET>::type out_offset;
+#endif
 
 /* One tile: what all threads of a block share. */
 struct tile {
@@ -201,6 +224,7 @@ __device__ __forceinline__ void load_input(float *x_tile, const cj_forward_args 
                                            int c0, long long z0, long long y0, long long x0) {
     const range zs = inside(z0, size.in_z, IN_TILE_Z), ys = inside(y0, size.in_y, IN_TILE_Y);
     const range xs = inside(x0, size.in_x, PITCH);
+    const in_offset row = (in_offset)size.in_x, plane_rows = (in_offset)size.in_y;
     const long long channel = t.group * CJ_GROUP_IN + c0;
     const long long pixel = CJ_CHANNELS_LAST ? args.x_pixel_stride : 1;
     const long long plane = CJ_CHANNELS_LAST ? 1 : args.x_channel_stride;
@@ -213,13 +237,13 @@ __device__ __forceinline__ void load_input(float *x_tile, const cj_forward_args 
             /* Fastest index = the axis that is contiguous in memory. */
             const int c = ROW_VECTORS ? i / (COLUMNS * IN_TILE_Y * IN_TILE_Z) : i % CHANNELS * 4;
             const int place = ROW_VECTORS ? i % (COLUMNS * IN_TILE_Y * IN_TILE_Z) : i / CHANNELS;
-            const int x = place % COLUMNS * (ROW_VECTORS ? 4 : 1), row = place / COLUMNS;
-            const int y = row % IN_TILE_Y, z = row / IN_TILE_Y;
+            const int x = place % COLUMNS * (ROW_VECTORS ? 4 : 1), zy = place / COLUMNS;
+            const int y = zy % IN_TILE_Y, z = zy / IN_TILE_Y;
             float4 v = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
             if (c < channels && z >= zs.low && z < zs.high && y >= ys.low && y < ys.high && x >= xs.low && x < xs.high) {
-                v = data::load4(args.x, origin + c * plane + ((z * size.in_y + y) * size.in_x + x) * pixel);
+                v = data::load4(args.x, origin + c * plane + ((z * plane_rows + y) * row + x) * pixel);
             }
-            float *to = x_tile + c * PLANE + row * PITCH + x;
+            float *to = x_tile + c * PLANE + zy * PITCH + x;
             if (ROW_VECTORS) {
                 *(float4 *)to = v;
             } else {
@@ -232,12 +256,12 @@ __device__ __forceinline__ void load_input(float *x_tile, const cj_forward_args 
         constexpr int COLUMNS = SHIFT + IN_TILE_X;
         const int c = CJ_CHANNELS_LAST ? i % CJ_CHUNK_C : i / (COLUMNS * IN_TILE_Y * IN_TILE_Z);
         const int place = CJ_CHANNELS_LAST ? i / CJ_CHUNK_C : i % (COLUMNS * IN_TILE_Y * IN_TILE_Z);
-        const int x = place % COLUMNS, row = place / COLUMNS, y = row % IN_TILE_Y, z = row / IN_TILE_Y;
+        const int x = place % COLUMNS, zy = place / COLUMNS, y = zy % IN_TILE_Y, z = zy / IN_TILE_Y;
         float v = 0.0F;
         if (c < channels && z >= zs.low && z < zs.high && y >= ys.low && y < ys.high && x >= xs.low && x < xs.high) {
-            v = data::load(args.x, origin + c * plane + ((z * size.in_y + y) * size.in_x + x) * pixel);
+            v = data::load(args.x, origin + c * plane + ((z * plane_rows + y) * row + x) * pixel);
         }
-        x_tile[c * PLANE + row * PITCH + x] = v;
+        x_tile[c * PLANE + zy * PITCH + x] = v;
     }
 }
 
@@ -279,7 +303,7 @@ template <int count, bool vectors> __device__ __forceinline__ void load_register
 }
 
 /* The plain loop, in float64: one output anew, padding skipped. */
-__device__ __noinline__ float exact_output(const cj_forward_args &args, const sizes &size, const tile &t, int k,
+__device__ __forceinline__ float exact_output(const cj_forward_args &args, const sizes &size, const tile &t, int k,
                                            long long q_z, long long q_y, long long q_x) {
     const axis az = axis_z(t.phase_z), ay = axis_y(t.phase_y), ax = axis_x(t.phase_x);
     const long long pixel = CJ_CHANNELS_LAST ? args.x_pixel_stride : 1;
@@ -349,107 +373,104 @@ __device__ __forceinline__ void add_row(sums &s, const float *x, const float *w,
     }
 }
 
-/* Where an output lies in y (or, with its strides, in z). */
-__device__ __forceinline__ long long place(long long n, long long channel, long long pixel, long long batch_stride,
-                                           long long channel_stride, long long pixel_stride) {
-    return n * batch_stride + channel * (CJ_CHANNELS_LAST ? 1 : channel_stride) +
-           pixel * (CJ_CHANNELS_LAST ? pixel_stride : 1);
+/* Outputs go through shared memory, so that neighbours in memory are stored by neighbouring threads:
+ *   out_tile[TILE_K][TILE_Z][TILE_Y][TILE_X], or [TILE_Z][TILE_Y][TILE_X][TILE_K] if channels last
+ * holds alpha * conv + bias. */
+constexpr int TILE_PIXELS = TILE_Z * TILE_Y * TILE_X;
+constexpr int OUT_TILE = TILE_K * TILE_PIXELS;
+
+__device__ __forceinline__ const float *packed_bias(const cj_forward_args &args, const tile &t) {
+    return (const float *)args.packed + PACKED_WEIGHTS + t.group * CJ_GROUP_OUT + t.k_tile * TILE_K;
 }
 
-__device__ __forceinline__ void store_one(const cj_forward_args &args, const tile &t, long long channel, long long pixel,
-                                          float conv, float bias) {
-    float z = 0.0F;
-#if CJ_HAS_Z
-    z = data::load(args.z,
-                   place(t.n, channel, pixel, args.z_batch_stride, args.z_channel_stride, args.z_pixel_stride));
-#endif
-    data::store(args.y, place(t.n, channel, pixel, args.y_batch_stride, args.y_channel_stride, args.y_pixel_stride),
-                cj_finish(conv, bias, z));
-}
-
-/* Four neighbours in memory: channels if channels last, else pixels. */
-__device__ __forceinline__ void store_four(const cj_forward_args &args, const tile &t, long long channel, long long pixel,
-                                           float4 conv, float4 bias) {
-    float4 z = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
-#if CJ_HAS_Z
-    z = data::load4(args.z,
-                    place(t.n, channel, pixel, args.z_batch_stride, args.z_channel_stride, args.z_pixel_stride));
-#endif
-    data::store4(args.y, place(t.n, channel, pixel, args.y_batch_stride, args.y_channel_stride, args.y_pixel_stride),
-                 make_float4(cj_finish(conv.x, bias.x, z.x), cj_finish(conv.y, bias.y, z.y),
-                             cj_finish(conv.z, bias.z, z.z), cj_finish(conv.w, bias.w, z.w)));
-}
-
-/* One thread's outputs to memory. Channel first_k and pixel (q_z, q_y, q_x) are its first. */
-__device__ __forceinline__ void store_outputs(const cj_forward_args &args, const sizes &size, const tile &t, sums &s,
-                                              int first_k, long long q_z, long long q_y, long long q_x) {
-    constexpr int FOUR_K = CJ_CHANNELS_LAST ? 4 : 1, FOUR_X = CJ_CHANNELS_LAST ? 1 : 4; /* extent of a vector */
-    constexpr bool VECTORS = CJ_CHANNELS_LAST ? CJ_CHANNELS % 4 == 0 : CJ_PIXELS_X % 4 == 0 && PHASES_X == 1;
-    const float *bias = (const float *)args.packed + PACKED_WEIGHTS + t.group * CJ_GROUP_OUT;
-    const long long channel = t.group * CJ_GROUP_OUT + first_k;
-    const long long o_z = q_z * PHASES_Z + t.phase_z;
-    unsigned long long nans = 0; /* bit p * CHANNELS + k */
+/* Writes one thread's outputs, `k` and `pixel` its first; true if one of them is NaN. */
+__device__ __forceinline__ bool stage_outputs(float *out_tile, const cj_forward_args &args, const tile &t, const sums &s,
+                                              int k, int pixel) {
+    const float *bias = packed_bias(args, t);
+    bool nan = false;
 #pragma unroll
-    for (int i = 0; i < PIXELS * CJ_CHANNELS; ++i) {
-        float &sum = s.total[i / CJ_CHANNELS][i % CJ_CHANNELS];
-        sum += s.part[i / CJ_CHANNELS][i % CJ_CHANNELS];
-        nans |= (unsigned long long)(sum != sum) << i;
+    for (int c = 0; c < CJ_CHANNELS; ++c) {
+        const float b = t.k_tile * TILE_K + k + c < CJ_GROUP_OUT ? bias[k + c] : 0.0F;
+#pragma unroll
+        for (int p = 0; p < PIXELS; ++p) {
+            const int to = pixel + p / CJ_PIXELS_X * TILE_X + p % CJ_PIXELS_X;
+            const float value = cj_linear(s.total[p][c] + s.part[p][c], b);
+            nan |= value != value;
+            out_tile[CJ_CHANNELS_LAST ? to * TILE_K + k + c : (k + c) * TILE_PIXELS + to] = value;
+        }
     }
-    if (o_z >= size.out_z) {
-        return;
+    return nan;
+}
+
+/* See "the surprising rule". Outputs that no tensor holds may be NaN too, and are left alone. */
+__device__ __forceinline__ void replace_nans(float *out_tile, const cj_forward_args &args, const sizes &size, const tile &t) {
+    for (int i = (int)threadIdx.x; i < OUT_TILE; i += CJ_THREADS) {
+        const int k = CJ_CHANNELS_LAST ? i % TILE_K : i / TILE_PIXELS, pixel = CJ_CHANNELS_LAST ? i / TILE_K : i % TILE_PIXELS;
+        if (out_tile[i] != out_tile[i] && t.k_tile * TILE_K + k < CJ_GROUP_OUT) {
+            const float conv = exact_output(args, size, t, k, t.q_z + pixel / (TILE_X * TILE_Y),
+                                            t.q_y + pixel / TILE_X % TILE_Y, t.q_x + pixel % TILE_X);
+            out_tile[i] = cj_linear(conv, packed_bias(args, t)[k]);
+        }
     }
-    if (VECTORS && args.y_aligned && nans == 0) {
-#pragma unroll
-        for (int p = 0; p < PIXELS; p += FOUR_X) {
-            const long long o_y = (q_y + p / CJ_PIXELS_X) * PHASES_Y + t.phase_y;
-            const long long o_x = (q_x + p % CJ_PIXELS_X) * PHASES_X + t.phase_x;
-#pragma unroll
-            for (int k = 0; k < CJ_CHANNELS; k += FOUR_K) {
-                if (o_y < size.out_y && o_x < size.out_x && first_k + k < CJ_GROUP_OUT) {
-                    const float *b = bias + first_k + k;
-                    float4 conv, four;
-                    if (CJ_CHANNELS_LAST) {
-                        conv = make_float4(s.total[p][k], s.total[p][k + 1 < CJ_CHANNELS ? k + 1 : k],
-                                           s.total[p][k + 2 < CJ_CHANNELS ? k + 2 : k],
-                                           s.total[p][k + 3 < CJ_CHANNELS ? k + 3 : k]);
-                        four = make_float4(b[0], b[1], b[2], b[3]);
-                    } else {
-                        conv = make_float4(s.total[p][k], s.total[p + 1 < PIXELS ? p + 1 : p][k],
-                                           s.total[p + 2 < PIXELS ? p + 2 : p][k], s.total[p + 3 < PIXELS ? p + 3 : p][k]);
-                        four = make_float4(b[0], b[0], b[0], b[0]);
-                    }
-                    store_four(args, t, channel + k, (o_z * size.out_y + o_y) * size.out_x + o_x, conv, four);
-                }
+}
+
+/* How many of `count` values of q from q0 on are outputs of this phase. */
+__device__ __forceinline__ int outputs_of(long long q0, long long phase, long long phases, long long out, int count) {
+    const long long left = (out - phase + phases - 1) / phases - q0;
+    return left < count ? (int)left : count;
+}
+
+/* out_tile to memory, `count` (1 or 4) neighbours at a time. */
+template <int count>
+__device__ __forceinline__ void store_outputs(const float *out_tile, const cj_forward_args &args, const sizes &size,
+                                              const tile &t) {
+    const long long channel = t.group * CJ_GROUP_OUT + t.k_tile * TILE_K;
+    const long long first = ((t.q_z * PHASES_Z + t.phase_z) * size.out_y + t.q_y * PHASES_Y + t.phase_y) * size.out_x +
+                            t.q_x * PHASES_X + t.phase_x;
+    const long long y_channel = CJ_CHANNELS_LAST ? 1 : args.y_channel_stride, y_pixel = CJ_CHANNELS_LAST ? args.y_pixel_stride : 1;
+    const long long y_first = t.n * args.y_batch_stride + channel * y_channel + first * y_pixel;
+#if CJ_HAS_Z
+    const long long z_channel = CJ_CHANNELS_LAST ? 1 : args.z_channel_stride, z_pixel = CJ_CHANNELS_LAST ? args.z_pixel_stride : 1;
+    const long long z_first = t.n * args.z_batch_stride + channel * z_channel + first * z_pixel;
+#endif
+    const int end_k = CJ_GROUP_OUT - t.k_tile * TILE_K < TILE_K ? (int)(CJ_GROUP_OUT - t.k_tile * TILE_K) : TILE_K;
+    const int end_z = outputs_of(t.q_z, t.phase_z, PHASES_Z, size.out_z, TILE_Z);
+    const int end_y = outputs_of(t.q_y, t.phase_y, PHASES_Y, size.out_y, TILE_Y);
+    const int end_x = outputs_of(t.q_x, t.phase_x, PHASES_X, size.out_x, TILE_X);
+
+#pragma unroll 4
+    for (int i = (int)threadIdx.x * count; i < OUT_TILE; i += CJ_THREADS * count) {
+        const int k = CJ_CHANNELS_LAST ? i % TILE_K : i / TILE_PIXELS, pixel = CJ_CHANNELS_LAST ? i / TILE_K : i % TILE_PIXELS;
+        const int x = pixel % TILE_X, y = pixel / TILE_X % TILE_Y, z = pixel / (TILE_X * TILE_Y);
+        if (k < end_k && z < end_z && y < end_y && x < end_x) {
+            const out_offset o = (z * (out_offset)(PHASES_Z * size.out_y) + y * (out_offset)PHASES_Y) * (out_offset)size.out_x +
+                                 x * (out_offset)PHASES_X;
+            float value[count], residual[count] = {};
+#if CJ_HAS_Z
+            const long long from = z_first + k * z_channel + o * z_pixel;
+            if (count == 4) {
+                *(float4 *)residual = data::load4(args.z, from);
+            } else {
+                residual[0] = data::load(args.z, from);
             }
-        }
-        return;
-    }
+#endif
 #pragma unroll
-    for (int i = 0; i < PIXELS * CJ_CHANNELS; ++i) {
-        const int p = i / CJ_CHANNELS, k = i % CJ_CHANNELS;
-        const long long o_y = (q_y + p / CJ_PIXELS_X) * PHASES_Y + t.phase_y;
-        const long long o_x = (q_x + p % CJ_PIXELS_X) * PHASES_X + t.phase_x;
-        if (o_y < size.out_y && o_x < size.out_x && first_k + k < CJ_GROUP_OUT && !(nans >> i & 1)) {
-            store_one(args, t, channel + k, (o_z * size.out_y + o_y) * size.out_x + o_x, s.total[p][k], bias[first_k + k]);
-        }
-    }
-    for (int i = 0; nans >> i != 0; ++i) { /* rare: see "the surprising rule" */
-        const int p = i / CJ_CHANNELS, k = i % CJ_CHANNELS;
-        const long long pixel_y = q_y + p / CJ_PIXELS_X, pixel_x = q_x + p % CJ_PIXELS_X;
-        const long long o_y = pixel_y * PHASES_Y + t.phase_y, o_x = pixel_x * PHASES_X + t.phase_x;
-        if (o_y < size.out_y && o_x < size.out_x && first_k + k < CJ_GROUP_OUT && (nans >> i & 1)) {
-            store_one(args, t, channel + k, (o_z * size.out_y + o_y) * size.out_x + o_x,
-                      exact_output(args, size, t, first_k % TILE_K + k, q_z, pixel_y, pixel_x), bias[first_k + k]);
-        }
-        if (i == PIXELS * CJ_CHANNELS - 1) {
-            break; /* a shift by 64 is undefined */
+            for (int j = 0; j < count; ++j) {
+                value[j] = cj_finish(out_tile[i + j], residual[j]);
+            }
+            const long long to = y_first + k * y_channel + o * y_pixel;
+            if (count == 4) {
+                data::store4(args.y, to, make_float4(value[0], value[1 % count], value[2 % count], value[3 % count]));
+            } else {
+                data::store(args.y, to, value[0]);
+            }
         }
     }
 }
 
 CJ_KERNEL(convjit_forward, cj_forward_args, args) {
-    alignas(16) __shared__ float x_tile[CJ_CHUNK_C * PLANE];
-    alignas(16) __shared__ float w_tile[(STAGE_WEIGHTS + 3) / 4 * 4];
+    alignas(16) __shared__ float shared[CJ_SHARED_BYTES / 4];
+    float *const x_tile = shared, *const w_tile = shared + CJ_CHUNK_C * PLANE, *const out_tile = shared;
     const int lane_x = threadIdx.x % CJ_LANES_X, lane_y = threadIdx.x / CJ_LANES_X % CJ_LANES_Y;
     const int lane_z = threadIdx.x / (CJ_LANES_X * CJ_LANES_Y) % CJ_LANES_Z;
     const int lane_k = threadIdx.x / (CJ_LANES_X * CJ_LANES_Y * CJ_LANES_Z);
@@ -463,7 +484,7 @@ CJ_KERNEL(convjit_forward, cj_forward_args, args) {
                                 lane_x * CJ_PIXELS_X * STRIDE_X;
         const float *w_thread = w_tile + lane_k * CJ_CHANNELS;
         sums s = {};
-        int rows = 0; /* since the parts were closed */
+        int planes = 0; /* since the parts were closed */
 
         for (long long stage = 0; stage < STAGES; ++stage) {
             long long chunk = stage;
@@ -486,24 +507,40 @@ CJ_KERNEL(convjit_forward, cj_forward_args, args) {
             for (int c = 0; c < (CJ_GROUP_IN % CJ_CHUNK_C ? channels : CJ_CHUNK_C); ++c) {
 #pragma unroll 1
                 for (int z = 0; z < taps_z; ++z) {
-#pragma unroll 1
-                    for (int y = 0; y < taps_y; ++y) {
+#pragma unroll UNROLL_Y
+                    for (int y = 0; y < CJ_CHUNK_Y; ++y) {
 #pragma unroll 1
                         for (int x = 0; x < CJ_CHUNK_X; x += CJ_ROW_TAPS) {
-                            add_row(s, x_thread + c * PLANE + (z * TAP_Z * IN_TILE_Y + y * TAP_Y) * PITCH + x * TAP_X,
-                                    w_thread + (((c * CJ_CHUNK_Z + z) * CJ_CHUNK_Y + y) * CJ_CHUNK_X + x) * TILE_K,
-                                    ax.taps - j_x - x);
-                            if (++rows == CJ_CLOSE_ROWS) {
+                            if (!CJ_TRANSPOSED || y < taps_y) {
+                                add_row(s, x_thread + c * PLANE + (z * TAP_Z * IN_TILE_Y + y * TAP_Y) * PITCH + x * TAP_X,
+                                        w_thread + (((c * CJ_CHUNK_Z + z) * CJ_CHUNK_Y + y) * CJ_CHUNK_X + x) * TILE_K,
+                                        ax.taps - j_x - x);
+                            }
+                            const int row = y * X_GROUPS + x / CJ_ROW_TAPS + 1;
+                            if (CJ_CLOSE_ROWS && (row % (CJ_CLOSE_ROWS ? CJ_CLOSE_ROWS : 1) == 0 || row == PLANE_ROWS)) {
                                 close_parts(s);
-                                rows = 0;
                             }
                         }
+                    }
+                    if (!CJ_CLOSE_ROWS && ++planes == CJ_CLOSE_PLANES) {
+                        close_parts(s);
+                        planes = 0;
                     }
                 }
             }
         }
-        store_outputs(args, size, t, s, (int)t.k_tile * TILE_K + lane_k * CJ_CHANNELS, t.q_z + lane_z,
-                      t.q_y + lane_y * CJ_PIXELS_Y, t.q_x + lane_x * CJ_PIXELS_X);
+        __syncthreads();
+        const bool nan = stage_outputs(out_tile, args, t, s, lane_k * CJ_CHANNELS,
+                                       (lane_z * TILE_Y + lane_y * CJ_PIXELS_Y) * TILE_X + lane_x * CJ_PIXELS_X);
+        if (__syncthreads_or(nan)) {
+            replace_nans(out_tile, args, size, t);
+            __syncthreads();
+        }
+        if (STORE_VECTORS && args.y_aligned) {
+            store_outputs<4>(out_tile, args, size, t);
+        } else {
+            store_outputs<1>(out_tile, args, size, t);
+        }
     }
 }
 

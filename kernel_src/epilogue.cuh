@@ -25,12 +25,17 @@ __device__ __forceinline__ float cj_activate(float v) {
 #endif
 }
 
-/* z is not looked at without CJ_HAS_Z. */
-__device__ __forceinline__ float cj_finish(float conv, float bias, float z) {
+/* alpha * conv + bias */
+__device__ __forceinline__ float cj_linear(float conv, float bias) {
+    return fmaf(CJ_ALPHA, conv, bias);
+}
+
+/* y from that and z, which is not looked at without CJ_HAS_Z. */
+__device__ __forceinline__ float cj_finish(float linear, float z) {
 #if CJ_HAS_Z
-    return cj_activate(fmaf(CJ_BETA, z, fmaf(CJ_ALPHA, conv, bias)));
+    return cj_activate(fmaf(CJ_BETA, z, linear));
 #else
     (void)z;
-    return cj_activate(fmaf(CJ_ALPHA, conv, bias));
+    return cj_activate(linear);
 #endif
 }

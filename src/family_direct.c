@@ -13,7 +13,8 @@ enum {
     MOST_OUTPUTS = 32,       /* of a thread: each takes two registers */
     MOST_WINDOW = 40,        /* input registers of a thread: PIXELS_Y windows */
     MOST_ROW_TAPS = 16,      /* taps unrolled: keeps the compile short */
-    CLOSE_AFTER = 32,        /* products in one open sum: see "Accuracy" in the kernel */
+    MOST_UNROLLED = 49,      /* ... of a whole plane */
+    CLOSE_AFTER = 36,        /* products in one open sum: see "Accuracy" in the kernel */
     MIN_BLOCKS = 4,          /* of 128 threads a multiprocessor: at most 128 registers a thread */
 };
 
@@ -135,7 +136,8 @@ static bool tile_of(const cj_problem *p, const axis *axes, const cj_direct_confi
     const int64_t step_x = t->out[CJ_X] > 1 ? axes[CJ_X].step : 1;
     t->window = t->shift + (c->pixels_x - 1) * step_x +
                 (c->row_taps - 1) * (c->chunk_taps[CJ_X] > 1 ? axes[CJ_X].tap_step : 0) + 1;
-    t->shared_bytes = 4 * (c->chunk_c * t->plane + round_up(t->stage_weights, 4));
+    t->shared_bytes = most(4 * (c->chunk_c * t->plane + round_up(t->stage_weights, 4)),
+                           4 * t->k * t->out[CJ_Z] * t->out[CJ_Y] * t->out[CJ_X]);
     return t->shared_bytes <= MOST_SHARED;
 }
 
@@ -173,7 +175,8 @@ static bool fit_stage(const cj_problem *p, const axis *axes, cj_direct_config *c
         c->row_taps = (int32_t)largest_divisor(c->row_taps, c->row_taps - 1);
         tile_of(p, axes, c, t);
     }
-    const int64_t fits = most(1, MOST_SHARED / (t->shared_bytes + 16)); /* 16: rounding of the weights */
+    const int64_t one = 4 * (t->plane + round_up(t->stage_weights, 4));
+    const int64_t fits = most(1, MOST_SHARED / one);
     const int64_t chunks = divide_up(p->group_in, least(fits, 16));
     c->chunk_c = (int32_t)divide_up(p->group_in, chunks);
     if (p->channels_last && c->chunk_c > 4) {
@@ -233,12 +236,12 @@ static double cost_of(const cj_problem *p, const axis *axes, const cj_direct_con
     const double shared = weight_loads + input_loads * bank_cycles(axes, c, t, vectors);
     const double compute = rows * warps * (issued / 4.0 + 0.1 * shared > shared ? issued / 4.0 + 0.1 * shared : shared);
     /* Filling: 12 instructions an element moved (its place has to be worked out), and what four blocks a multiprocessor
-     * leave of a load's latency. Storing: 25 instructions an output, 8 where four go together. */
+     * leave of a load's latency. Storing: 20 instructions an output, 8 where four go together. */
     const double elements = (double)(c->chunk_c * t->plane + t->stage_weights / 4);
     const double fill = (double)t->stages * (elements * 12.0 / 128.0 + 300.0);
     const bool four = p->channels_last ? c->channels % 4 == 0
                                        : c->pixels_x % 4 == 0 && axes[CJ_X].phases == 1 && p->out_size[CJ_X] % 4 == 0;
-    const double store = outputs * warps / 4.0 * (four ? 8.0 : 25.0) + 200.0;
+    const double store = outputs * warps / 4.0 * (four ? 8.0 : 20.0) + 200.0;
     const double tile_cycles = compute + fill + store;
     return tiles / multiprocessors * tile_cycles + tile_cycles;
 }
@@ -355,9 +358,13 @@ static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
     cj_stamp_int(out, "CJ_CHANNELS", c->channels, "output channels of a thread");
     cj_stamp_int(out, "CJ_CHUNK_C", c->chunk_c, "input channels of a stage");
     cj_stamp_int(out, "CJ_ROW_TAPS", c->row_taps, "taps along x in registers together");
-    cj_stamp_int(out, "CJ_CLOSE_ROWS", most(1, CLOSE_AFTER / c->row_taps), "rows after which open sums are closed");
-    const int64_t rows = c->chunk_taps[CJ_Z] * c->chunk_taps[CJ_Y] * c->chunk_taps[CJ_X] / c->row_taps;
-    cj_stamp_int(out, "CJ_UNROLL_C", rows == 1 && c->row_taps <= 2 ? 4 : 1, "input channels unrolled");
+    const int64_t plane = c->chunk_taps[CJ_Y] * c->chunk_taps[CJ_X], rows = plane / c->row_taps;
+    const int64_t close_rows = plane > CLOSE_AFTER / 2 ? divide_up(rows, divide_up(plane, CLOSE_AFTER)) : 0;
+    cj_stamp_int(out, "CJ_CLOSE_ROWS", close_rows, "rows after which open sums are closed");
+    cj_stamp_int(out, "CJ_CLOSE_PLANES", most(1, CLOSE_AFTER / plane), "planes after which, if rows is 0");
+    const bool rows_unrolled = c->row_taps == c->chunk_taps[CJ_X] && plane <= MOST_UNROLLED;
+    cj_stamp_int(out, "CJ_UNROLL_Y", rows_unrolled ? c->chunk_taps[CJ_Y] : 1, "rows of taps unrolled");
+    cj_stamp_int(out, "CJ_UNROLL_C", c->chunk_taps[CJ_Z] * plane <= 2 ? 4 : 1, "input channels unrolled");
     cj_stamp_int(out, "CJ_MIN_BLOCKS", MIN_BLOCKS, "blocks a multiprocessor must hold");
     cj_stamp_int(out, "CJ_SHARED_BYTES", t.shared_bytes, "shared memory of a block");
 }

@@ -186,9 +186,9 @@ static convjit_status share_loaded(convjit_context *context, cj_binary *binary, 
 static convjit_status load(convjit_layer *layer, const cj_request *request, cj_binary *binary) {
     convjit_context *context = layer->context;
     loaded *entry = NULL;
-    CJ_TRY(context->device->check_current(context->opened));
+    convjit_status status = context->device->check_current(context->opened);
     pthread_mutex_lock(&context->lock);
-    convjit_status status = share_loaded(context, binary, request->shared_bytes, &entry);
+    status = status == CONVJIT_SUCCESS ? share_loaded(context, binary, request->shared_bytes, &entry) : status;
     if (status == CONVJIT_LOAD_FAILED && layer->origin != CJ_ORIGIN_COMPILER) {
         status = cj_binary_rebuild(request, binary, context->store, context->counters, &context->log, &binary);
         binary = status == CONVJIT_SUCCESS ? binary : NULL;

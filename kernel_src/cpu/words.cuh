@@ -222,6 +222,17 @@ inline void __syncthreads() {
     cj_host.barrier(cj_host.launch);
 }
 
+/* One vote for the block that runs; the first barrier keeps it from being cleared under a reader of the vote before. */
+inline int __syncthreads_or(int predicate) {
+    static int vote;
+    __syncthreads();
+    vote = 0;
+    __syncthreads();
+    vote |= predicate != 0;
+    __syncthreads();
+    return vote;
+}
+
 inline unsigned int cj_warp(cj_warp_operation operation, unsigned int mask, unsigned int value, unsigned int source = 0) {
     return cj_host.warp(cj_host.launch, operation, mask, value, source);
 }
