@@ -242,7 +242,14 @@ static double cost_of(const cj_problem *p, const axis *axes, const cj_direct_con
     const bool four = p->channels_last ? c->channels % 4 == 0
                                        : c->pixels_x % 4 == 0 && axes[CJ_X].phases == 1 && p->out_size[CJ_X] % 4 == 0;
     const double store = outputs * warps / 4.0 * (four ? 8.0 : 20.0) + 200.0;
-    const double tile_cycles = compute + fill + store;
+    /* Memory moves sectors of 32 bytes: 64 bytes a cycle in, mostly from the L2, 16 bytes out. Rows that may start
+     * anywhere touch one sector more. */
+    const double in_sectors = (double)(t->stages * c->chunk_c * (t->plane / t->pitch)) * ((double)t->pitch / 8.0 + 1.0);
+    const double wide = (double)(p->channels_last ? least(t->k, p->group_out) : t->out[CJ_X]);
+    const double out_sectors =
+        outputs * (double)t->threads / wide * (wide < 8.0 ? 1.0 : wide / 8.0 + (four ? 0.0 : 1.0));
+    const double move = in_sectors * 32.0 / 64.0 + out_sectors * 32.0 / 16.0;
+    const double tile_cycles = compute + fill + store + move;
     return tiles / multiprocessors * tile_cycles + tile_cycles;
 }
 
