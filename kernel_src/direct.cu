@@ -27,6 +27,7 @@
 #include "words.cuh"
 #include "args.h"
 #include "types.cuh"
+#include "layer.cuh"
 #include "epilogue.cuh"
 
 /* ---- stamped constants ----------------------------------------------------------------------------------------------
@@ -135,46 +136,11 @@ __device__ __forceinline__ axis axis_x(long long phase) {
     return make_axis(phase, CJ_KERNEL_X, CJ_STRIDE_X, CJ_DILATION_X, CJ_PAD_X, CJ_PERIOD_X, CJ_INVERSE_X, CJ_TAPS_X);
 }
 
-/* Spatial sizes. */
-struct sizes {
-    long long in_z, in_y, in_x, out_z, out_y, out_x;
-};
-
-__device__ __forceinline__ sizes get_sizes(const cj_forward_args &args) {
-#if CJ_DYNAMIC
-    return {args.in_size[0], args.in_size[1], args.in_size[2], args.out_size[0], args.out_size[1], args.out_size[2]};
-#else
-    (void)args;
-    return {CJ_IN_Z, CJ_IN_Y, CJ_IN_X, CJ_OUT_Z, CJ_OUT_Y, CJ_OUT_X};
-#endif
-}
-
-/* Offsets inside one channel of x or y: 32 bits where they are known to suffice. */
-template <bool small> struct offset_type {
-    typedef long long type;
-};
-template <> struct offset_type<true> {
-    typedef int type;
-};
-#if CJ_DYNAMIC
-typedef long long in_offset, out_offset;
-#else
-constexpr long long MOST_OFFSET = 0x7fffffff;
-typedef offset_type<(double)CJ_IN_Z * CJ_IN_Y * CJ_IN_X <= MOST_OFFSET>::type in_offset;
-typedef offset_type<(double)CJ_OUT_Z * CJ_OUT_Y * CJ_OUT_X <= MOST_OFFSET>::type out_offset;
-#endif
-
 /* One tile: what all threads of a block share. */
 struct tile {
     long long n, group, k_tile, phase_z, phase_y, phase_x;
     long long q_z, q_y, q_x; /* first q */
 };
-
-__device__ __forceinline__ long long take(long long &index, long long count) {
-    const long long result = count == 1 ? 0 : index % count;
-    index = count == 1 ? index : index / count;
-    return result;
-}
 
 /* Neighbouring tiles share input: channels change fastest, then phases. */
 __device__ __forceinline__ tile make_tile(long long index, const sizes &size) {
@@ -204,19 +170,6 @@ __device__ __forceinline__ const float *packed_weights(const cj_forward_args &ar
     const long long tile = t.group * K_TILES + t.k_tile;
     const long long part = ((tile * FIRSTS_Z + az.first) * FIRSTS_Y + ay.first) * FIRSTS_X + ax.first;
     return (const float *)args.packed + part * STAGES * STAGE_WEIGHTS;
-}
-
-/* Positions [low, high) of a tile that lie inside the input, for a tile that starts at `origin`. */
-struct range {
-    int low, high;
-};
-
-__device__ __forceinline__ range inside(long long origin, long long size, int count) {
-    const long long low = origin < 0 ? -origin : 0, high = size - origin;
-    range r;
-    r.low = low > count ? count : (int)low;
-    r.high = high < 0 ? 0 : high > count ? count : (int)high;
-    return r;
 }
 
 /* Fills x_tile with chunk `c0` of channels, from input position (z0, y0, x0) on. */
@@ -412,12 +365,6 @@ __device__ __forceinline__ void replace_nans(float *out_tile, const cj_forward_a
             out_tile[i] = cj_linear(conv, packed_bias(args, t)[k]);
         }
     }
-}
-
-/* How many of `count` values of q from q0 on are outputs of this phase. */
-__device__ __forceinline__ int outputs_of(long long q0, long long phase, long long phases, long long out, int count) {
-    const long long left = (out - phase + phases - 1) / phases - q0;
-    return left < count ? (int)left : count;
 }
 
 /* out_tile to memory, `count` (1 or 4) neighbours at a time. */
