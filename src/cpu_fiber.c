@@ -32,11 +32,12 @@
 #define TSAN 0
 #endif
 
-/* Functions that are entered on one stack and left on another, or never left. */
+/* Functions around a switch: ThreadSanitizer keeps a list of the calls it is in for each fiber, and would enter such a
+ * function in one list and take it from the other, or never. */
 #if defined(__clang__)
-#define NOT_SANITIZED __attribute__((disable_sanitizer_instrumentation, noinline))
+#define NOT_SANITIZED __attribute__((disable_sanitizer_instrumentation))
 #else
-#define NOT_SANITIZED __attribute__((no_sanitize("address", "thread"), noinline))
+#define NOT_SANITIZED __attribute__((no_sanitize("address", "thread")))
 #endif
 
 /* AddressSanitizer puts red zones around each local array, so its frames are larger. Only touched pages cost memory. */
@@ -123,7 +124,7 @@ static void position_prepare(position *out, unsigned char *stack, void (*entry)(
     *out = frame;
 }
 
-static inline void position_switch(position *from, position *to) {
+static inline NOT_SANITIZED void position_switch(position *from, position *to) {
     cj_fiber_switch(from, *to);
 }
 
@@ -140,7 +141,7 @@ static void position_prepare(position *out, unsigned char *stack, void (*entry)(
     makecontext(out, entry, 0);
 }
 
-static inline void position_switch(position *from, position *to) {
+static inline NOT_SANITIZED void position_switch(position *from, position *to) {
     swapcontext(from, to);
 }
 #endif
@@ -271,7 +272,7 @@ void cj_fibers_free_idle(void) {
 }
 
 /* The two directions of a switch. */
-static void to_fiber(cj_fibers *fibers, fiber *next) {
+static NOT_SANITIZED void to_fiber(cj_fibers *fibers, fiber *next) {
 #if ASAN
     void *fake_stack;
     __sanitizer_start_switch_fiber(&fake_stack, stack_of(fibers, fibers->current), STACK_BYTES);
@@ -286,7 +287,7 @@ static void to_fiber(cj_fibers *fibers, fiber *next) {
 #endif
 }
 
-static void to_host(cj_fibers *fibers, fiber *current, bool ended) {
+static NOT_SANITIZED void to_host(cj_fibers *fibers, fiber *current, bool ended) {
 #if ASAN
     __sanitizer_start_switch_fiber(ended ? NULL : &current->fake_stack, fibers->host_stack, fibers->host_stack_bytes);
 #endif
