@@ -20,6 +20,19 @@ typedef struct cj_direct_config {
     int32_t row_taps;       /* taps along x whose inputs are in registers at a time; divides chunk_taps[CJ_X] */
 } cj_direct_config;
 
+/* Configuration of the family `tensor`; its meaning stands in kernel_src/tensor.cu. */
+typedef struct cj_tensor_config {
+    int32_t parts;       /* tf32 numbers a value is split into */
+    int32_t columns;     /* pixels of a product */
+    int32_t consumers_k; /* consumers that differ in output channels */
+    int32_t tile_x;      /* output columns of a tile */
+    int32_t run_rows;    /* output rows of a consumer */
+    int32_t chunk_c;     /* input channels of a stage */
+    int32_t chunk_y;     /* kernel rows of a stage */
+    int32_t stages;      /* buffers in shared memory */
+    int32_t unroll_k, unroll_y; /* products of one sum */
+} cj_tensor_config;
+
 typedef struct cj_family cj_family;
 
 typedef struct cj_plan {
@@ -31,6 +44,7 @@ typedef struct cj_plan {
     size_t packed_bytes;
     union {
         cj_direct_config direct;
+        cj_tensor_config tensor;
     };
 } cj_plan;
 
@@ -50,7 +64,7 @@ struct cj_family {
 /* The first family that computes the problem; UNSUPPORTED, with every family's reason, if none does. */
 convjit_status cj_family_choose(const cj_problem *problem, const cj_target *target, const cj_family **out);
 
-/* family_direct.c */
-extern const cj_family cj_family_direct;
+extern const cj_family cj_family_tensor; /* family_tensor.c */
+extern const cj_family cj_family_direct; /* family_direct.c */
 
 #endif

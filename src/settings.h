@@ -14,6 +14,7 @@
     X(DRIVER, "CONVJIT_DRIVER", "path of the CUDA driver library, instead of libcuda.so.1")                            \
     X(CXX, "CONVJIT_CXX", "host C++ compiler of the target cpu, instead of c++")                                       \
     X(CXXFLAGS, "CONVJIT_CXXFLAGS", "more options for that compiler, separated by spaces (-fsanitize=address)")        \
+    X(FAMILY, "CONVJIT_FAMILY", "use this family only (tests, benchmarks): layers it refuses are unsupported")            \
     X(LOG, "CONVJIT_LOG", "1: one line a created layer, and every warning, to standard error")
 
 typedef enum cj_setting {

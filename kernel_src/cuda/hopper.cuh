@@ -1,0 +1,91 @@
+/* hopper.cuh (CUDA) - one PTX instruction a word, for sm_90a: warpgroup products, barriers in shared memory, fences. */
+#if !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#error "hopper.cuh needs the target sm_90a"
+#endif
+
+/* ---- barriers in shared memory (mbarrier): a phase ends when `count` threads have arrived --------------------------- */
+typedef unsigned long long cj_barrier;
+
+__device__ __forceinline__ unsigned cj_shared_address(const void *pointer) {
+    return (unsigned)__cvta_generic_to_shared(pointer);
+}
+
+__device__ __forceinline__ void cj_barrier_init(cj_barrier *barrier, unsigned count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(cj_shared_address(barrier)), "r"(count) : "memory");
+}
+
+/* Makes the initialised barriers visible to the whole block and to the asynchronous proxy. */
+__device__ __forceinline__ void cj_barrier_init_fence() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void cj_barrier_arrive(cj_barrier *barrier) {
+    asm volatile("{ .reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%0]; }" ::"r"(cj_shared_address(barrier))
+                 : "memory");
+}
+
+/* Waits until the phase of this parity (0 for the first) has ended. */
+__device__ __forceinline__ void cj_barrier_wait(cj_barrier *barrier, unsigned parity) {
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@!done bra again;\n"
+                 "}" ::"r"(cj_shared_address(barrier)),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* Ordinary stores to shared memory before it are seen by warpgroup products issued after it. */
+__device__ __forceinline__ void cj_async_fence() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* ---- warpgroup products (wgmma) -------------------------------------------------------------------------------------- */
+
+/* Registers of a product may be read and written again / are about to be read by products. */
+__device__ __forceinline__ void cj_product_fence() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+/* Closes the group of the products issued since the last one. */
+__device__ __forceinline__ void cj_product_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/* Waits until at most `pending` groups are unfinished. */
+template <int pending> __device__ __forceinline__ void cj_product_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+}
+
+/* Descriptor of a B operand without swizzle: core matrices of 8 columns x 16 bytes, 128 bytes apart along N and
+ * k_stride bytes apart along K. Bits 0-13 start address / 16, 16-29 k_stride / 16, 32-45 n stride / 16, 62-63 layout 0. */
+__device__ __forceinline__ unsigned long long cj_descriptor(const void *start, unsigned k_stride) {
+    const unsigned low = (cj_shared_address(start) >> 4 & 0x3fff) | (k_stride >> 4) << 16;
+    return (unsigned long long)(128 >> 4) << 32 | low;
+}
+
+/* sum[64 x N] (+)= a[64 x 8] * b[8 x N] in tf32; without `add`, sum is overwritten. The stamp lists sum's N / 2 registers:
+ * CJ_SUM_REGISTERS "{%0, ...}", CJ_SUM_OPERANDS(sum) "+f"(sum[0]), ..., CJ_SUM_NEXT(i) = "%" and the number of the i-th
+ * operand behind them. */
+__device__ __forceinline__ void cj_product_tf32(float (&sum)[CJ_COLUMNS / 2], const uint4 &a, unsigned long long b,
+                                                int add) {
+    asm volatile("{\n"
+                 ".reg .pred add;\n"
+                 "setp.ne.b32 add, " CJ_SUM_NEXT_5 ", 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n" CJ_COLUMNS_TEXT "k8.f32.tf32.tf32 " CJ_SUM_REGISTERS
+                 ", {" CJ_SUM_NEXT_0 ", " CJ_SUM_NEXT_1 ", " CJ_SUM_NEXT_2 ", " CJ_SUM_NEXT_3 "}, " CJ_SUM_NEXT_4
+                 ", add, 1, 1;\n"
+                 "}"
+                 : CJ_SUM_OPERANDS(sum)
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(add));
+}
+
+/* The nearest tf32 number, ties away from zero, as the bits of a float. */
+__device__ __forceinline__ unsigned cj_f32_to_tf32(float value) {
+    unsigned bits;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+    return bits;
+}
+
+/* Dynamic shared memory of CJ_SHARED_BYTES. */
+#define CJ_SHARED_MEMORY(name) extern __shared__ __align__(128) unsigned char name[]

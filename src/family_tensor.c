@@ -1,0 +1,206 @@
+/* family_tensor.c - convolutions on Hopper's tensor cores: kernel_src/tensor.cu.
+ *
+ * The plan is a search over tiles with a cost model in cycles of one multiprocessor (cost_of). */
+#include <stdio.h>
+
+#include "family.h"
+#include "stamp.h"
+
+/* Sizes of the kernel. */
+enum {
+    CONSUMERS = 2,
+    THREADS = 384,
+    MOST_SHARED = 227 * 1024,    /* of a block on sm_90 */
+    OUT_BYTES = 4 * 8 * 16 * 40, /* pieces of outputs on their way to memory */
+    SUM_TAPS = 9,                /* about as many taps of 8 channels form one sum: see "Accuracy" in the kernel */
+};
+
+/* ---- applicable ---- */
+
+#define REFUSE_IF(condition, reason) \
+    if (condition)                   \
+        return reason;
+
+static const char *refuses(const cj_problem *p, const cj_target *target) {
+    REFUSE_IF(target->kind != CJ_TARGET_CUDA || target->capability != 90 || !target->has_features, "needs sm_90a")
+    REFUSE_IF(p->transposed, "is for convolutions, not transposed ones")
+    REFUSE_IF(p->desc.data_type != CONVJIT_F32, "is for f32 data")
+    REFUSE_IF(p->channels_last, "is for channels first")
+    REFUSE_IF(p->group_in < 8, "fewer than 8 input channels a group")
+    REFUSE_IF(p->group_out < 16, "fewer than 16 output channels a group")
+    REFUSE_IF(p->group_in > 1 << 20 || p->group_out > 1 << 20, "more than 1048576 channels a group")
+    REFUSE_IF(p->kernel[CJ_X] > 32, "kernel wider than 32")
+    REFUSE_IF(p->kernel[CJ_Z] > 32 || p->kernel[CJ_Y] > 1 << 10, "kernel deeper than 32 or higher than 1024")
+    for (int d = 0; d < CJ_DIMS; ++d) {
+        REFUSE_IF(p->stride[d] > 1 << 10 || p->dilation[d] > 1 << 10, "stride or dilation over 1024")
+        REFUSE_IF(p->in_size[d] > 1 << 30 || p->out_size[d] > 1 << 30, "size over 1073741824")
+    }
+    return NULL;
+}
+
+/* ---- plan ---- */
+
+static int64_t divide_up(int64_t a, int64_t b) {
+    return a / b + (a % b != 0);
+}
+
+static int64_t least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static int64_t most(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+/* What follows from a configuration; the kernel derives the same. */
+typedef struct tile {
+    int64_t k, y, x; /* outputs */
+    int64_t chunks;  /* stages of a tile */
+    int64_t units;   /* of 16 bytes in one buffer */
+    int64_t shared_bytes;
+} tile;
+
+static tile tile_of(const cj_problem *p, const cj_tensor_config *c) {
+    const bool rows = c->chunk_y > 1, columns = p->kernel[CJ_X] > 1;
+    tile t = {.k = 64 * c->consumers_k, .y = (int64_t)CONSUMERS / c->consumers_k * c->run_rows, .x = c->tile_x};
+    const int64_t in_rows = t.y + (rows ? (c->chunk_y - 1) * p->dilation[CJ_Y] / p->stride[CJ_Y] : 0);
+    const int64_t pitch = t.x + (columns ? (p->kernel[CJ_X] - 1) * p->dilation[CJ_X] / p->stride[CJ_X] : 0);
+    t.units =
+        c->parts * (c->chunk_c / 4) * (rows ? p->stride[CJ_Y] : 1) * (columns ? p->stride[CJ_X] : 1) * in_rows * pitch;
+    t.chunks = divide_up(p->group_in, c->chunk_c) * p->kernel[CJ_Z] * (p->kernel[CJ_Y] / c->chunk_y);
+    t.shared_bytes = 16 * (c->stages * t.units + c->columns) + OUT_BYTES + 16 * c->stages;
+    return t;
+}
+
+/* Cycles for a batch of eight on 132 multiprocessors, plus one tile alone. A product of 64 x N x 8 takes N / 2 cycles
+ * in tf32; the producer moves about one element a cycle. */
+static double cost_of(const cj_problem *p, const cj_tensor_config *c, const tile *t) {
+    const int64_t out[CJ_DIMS] = {p->dynamic ? 1 : most(1, p->out_size[CJ_Z]),
+                                  p->dynamic ? 128 : most(1, p->out_size[CJ_Y]),
+                                  p->dynamic ? 128 : most(1, p->out_size[CJ_X])};
+    const double tiles = 8.0 * (double)p->desc.groups * (double)divide_up(p->group_out, t->k) * (double)out[CJ_Z] *
+                         (double)divide_up(out[CJ_Y], t->y) * (double)divide_up(out[CJ_X], t->x);
+    const double taps = (double)(c->chunk_c / 8 * c->chunk_y * p->kernel[CJ_X]);
+    const double products = taps * CONSUMERS * (c->parts == 2 ? 3.0 : 1.0) * c->columns / 2.0;
+    const double fill = (double)t->units / c->parts * 4.0;
+    const double tile_cycles = (double)t->chunks * ((products > fill ? products : fill) + 200.0) + 3000.0;
+    return tiles / 132.0 * tile_cycles + tile_cycles;
+}
+
+/* Products of one sum: kernel rows, then groups of 8 channels, until there are about SUM_TAPS taps. */
+static void choose_sum(const cj_problem *p, cj_tensor_config *c) {
+    c->unroll_y = c->unroll_k = 1;
+    for (int32_t y = 1; y <= c->chunk_y; ++y) {
+        if (c->chunk_y % y == 0 && y * p->kernel[CJ_X] <= SUM_TAPS) {
+            c->unroll_y = y;
+        }
+    }
+    for (int32_t k = 1; k <= c->chunk_c / 8; ++k) {
+        if (c->unroll_y == c->chunk_y && c->chunk_c / 8 % k == 0 && k * c->chunk_y * p->kernel[CJ_X] <= SUM_TAPS) {
+            c->unroll_k = k;
+        }
+    }
+}
+
+static bool search(const cj_problem *p, cj_tensor_config *best) {
+    double best_cost = -1.0;
+    const int64_t width = p->dynamic ? 1 << 20 : most(1, p->out_size[CJ_X]);
+    for (int32_t consumers_k = p->group_out > 64 ? 2 : 1; consumers_k >= 1; --consumers_k) {
+        for (int64_t split = 1; split <= divide_up(width, 8) && split <= 64; ++split) {
+            for (int32_t chunk_c = 8; chunk_c <= 64; chunk_c *= 2) {
+                for (int rows = 0; rows < 2; ++rows) {
+                    cj_tensor_config c = {.parts = p->desc.math == CONVJIT_TF32 ? 1 : 2,
+                                          .columns = 128,
+                                          .consumers_k = consumers_k,
+                                          .chunk_c = chunk_c,
+                                          .stages = 2};
+                    c.tile_x = (int32_t)least(c.columns, divide_up(width, split));
+                    c.chunk_y = rows ? 1 : (int32_t)p->kernel[CJ_Y];
+                    const int64_t reach =
+                        p->kernel[CJ_X] > 1 ? (p->kernel[CJ_X] - 1) * p->dilation[CJ_X] / p->stride[CJ_X] : 0;
+                    c.run_rows = (int32_t)((c.columns - c.tile_x) / (c.tile_x + reach) + 1);
+                    choose_sum(p, &c);
+                    const tile t = tile_of(p, &c);
+                    if (t.shared_bytes > MOST_SHARED || (chunk_c > 8 && chunk_c / 2 >= p->group_in)) {
+                        continue;
+                    }
+                    const double cost = cost_of(p, &c, &t);
+                    if (best_cost < 0.0 || cost < best_cost) {
+                        best_cost = cost;
+                        *best = c;
+                    }
+                }
+            }
+        }
+    }
+    return best_cost >= 0.0;
+}
+
+static void plan(const cj_problem *p, const cj_target *target, cj_plan *out) {
+    (void)target;
+    cj_tensor_config *c = &out->tensor;
+    search(p, c);
+    const tile t = tile_of(p, c);
+    out->threads = THREADS;
+    out->shared_bytes = (uint32_t)t.shared_bytes;
+    const int64_t k_blocks = divide_up(p->group_out, t.k) * c->consumers_k;
+    const int64_t step = (int64_t)c->parts * 128;
+    const int64_t weights =
+        p->desc.groups * k_blocks * t.chunks * (c->chunk_c / 8) * c->chunk_y * p->kernel[CJ_X] * step;
+    /* Behind the weights: the bias, and room for the load that runs ahead of the last product. */
+    const int64_t behind = most(p->desc.out_channels, step * 4);
+    out->pack_work = weights + behind;
+    out->packed_bytes = (size_t)(weights * 16 + behind * 4);
+    snprintf(out->config, sizeof out->config, "tile %lldx%lld k%lld run %dx%d stage c%d f%d x%d sum %dx%dx%lld",
+             (long long)t.y, (long long)t.x, (long long)t.k, c->run_rows, c->columns, c->chunk_c, c->chunk_y, c->stages,
+             c->unroll_k, c->unroll_y, (long long)p->kernel[CJ_X]);
+}
+
+/* ---- constants ---- */
+
+/* The registers of a product's sum: asm cannot count, so the stamp writes them out. */
+static void stamp_sum(int columns, cj_text *out) {
+    const int registers = columns / 2;
+    cj_text_printf(out, "#define CJ_COLUMNS_TEXT \"%d\"\n#define CJ_SUM_REGISTERS \"{", columns);
+    for (int i = 0; i < registers; ++i) {
+        cj_text_printf(out, "%s%%%d", i ? ", " : "", i);
+    }
+    cj_text_printf(out, "}\"\n#define CJ_SUM_OPERANDS(sum)");
+    for (int i = 0; i < registers; ++i) {
+        cj_text_printf(out, "%s \"+f\"(sum[%d])", i ? "," : "", i);
+    }
+    for (int i = 0; i < 6; ++i) {
+        cj_text_printf(out, "\n#define CJ_SUM_NEXT_%d \"%%%d\"", i, registers + i);
+    }
+    cj_text_printf(out, "\n");
+}
+
+static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
+    const cj_tensor_config *c = &plan->tensor;
+    (void)p;
+    cj_stamp_int(out, "CJ_MIN_BLOCKS", 1, "blocks a multiprocessor must hold");
+    cj_stamp_int(out, "CJ_PARTS", c->parts, "tf32 numbers a value is split into");
+    cj_stamp_int(out, "CJ_COLUMNS", c->columns, "pixels of a product");
+    cj_stamp_int(out, "CJ_CONSUMERS_K", c->consumers_k, "consumers that differ in output channels");
+    cj_stamp_int(out, "CJ_TILE_X", c->tile_x, "output columns of a tile");
+    cj_stamp_int(out, "CJ_RUN_ROWS", c->run_rows, "output rows of a consumer");
+    cj_stamp_int(out, "CJ_CHUNK_C", c->chunk_c, "input channels of a stage");
+    cj_stamp_int(out, "CJ_CHUNK_Y", c->chunk_y, "kernel rows of a stage");
+    cj_stamp_int(out, "CJ_STAGES", c->stages, "buffers");
+    cj_stamp_int(out, "CJ_UNROLL_K", c->unroll_k, "groups of 8 channels in one sum");
+    cj_stamp_int(out, "CJ_UNROLL_Y", c->unroll_y, "kernel rows in one sum");
+    cj_stamp_int(out, "CJ_SHARED_BYTES", plan->shared_bytes, "dynamic shared memory");
+    stamp_sum(c->columns, out);
+}
+
+/* ---- launch ---- */
+
+static void launch(const cj_problem *p, const cj_plan *plan, cj_forward_args *args, uint32_t *blocks) {
+    const tile t = tile_of(p, &plan->tensor);
+    args->tiles = args->batch * p->desc.groups * divide_up(p->group_out, t.k) * args->out_size[CJ_Z] *
+                  divide_up(args->out_size[CJ_Y], t.y) * divide_up(args->out_size[CJ_X], t.x);
+    *blocks = (uint32_t)least(args->tiles, 132);
+}
+
+const cj_family cj_family_tensor = {
+    .name = "tensor", .refuses = refuses, .plan = plan, .constants = constants, .launch = launch};
