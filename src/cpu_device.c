@@ -263,9 +263,9 @@ static void barrier(void *launch) {
     }
 }
 
-/* Do all lanes of the mask wait for this operation with this same mask? */
-static bool warp_complete(const thread *lanes, enum cj_warp_operation operation, unsigned mask) {
-    for (unsigned rest = mask; rest != 0; rest &= rest - 1) {
+/* Do all these lanes wait for this operation with this mask? */
+static bool warp_complete(const thread *lanes, enum cj_warp_operation operation, unsigned mask, unsigned these) {
+    for (unsigned rest = these; rest != 0; rest &= rest - 1) {
         const thread *lane = &lanes[__builtin_ctz(rest)];
         if (lane->state != AT_WARP || lane->operation != operation || lane->mask != mask) {
             return false;
@@ -309,7 +309,7 @@ static unsigned warp(void *launch, enum cj_warp_operation operation, unsigned ma
     self->value = value;
     self->source = source;
     self->state = AT_WARP;
-    if (!r->failed && warp_complete(lanes, operation, mask)) {
+    if (!r->failed && warp_complete(lanes, operation, mask, mask)) {
         warp_finish(lanes, operation, mask);
     } else {
         wait_turn(r, self, AT_WARP);
@@ -317,11 +317,33 @@ static unsigned warp(void *launch, enum cj_warp_operation operation, unsigned ma
     return self->result;
 }
 
+/* How many lanes wait for the operation that `index` waits for, and what the first that does not is doing. */
+static void explain_warp(run *r, uint32_t index) {
+    static const char *const doing[] = {
+        [AT_BARRIER] = "waits at the barrier", [AT_WARP] = "waits at another operation or mask", [ENDED] = "has ended"};
+    const thread *self = &r->thread[index], *lanes = &r->thread[index - index % WARP];
+    unsigned missing = 0;
+    for (unsigned rest = self->mask; rest != 0; rest &= rest - 1) {
+        const unsigned lane = (unsigned)__builtin_ctz(rest);
+        if (!warp_complete(lanes, self->operation, self->mask, 1U << lane)) {
+            missing |= 1U << lane;
+        }
+    }
+    const int first = __builtin_ctz(missing);
+    const int count = __builtin_popcount(self->mask);
+    add_error(r, "warp %u: %s with mask 0x%08x reached by %d of %d lanes, lane %d %s", index / WARP,
+              operation_name(self->operation), self->mask, count - __builtin_popcount(missing), count, first,
+              doing[lanes[first].state]);
+}
+
 /* Why nobody can go on: the barrier's count, and the first warp operation that lacks lanes. */
 static void explain_block(run *r) {
-    uint32_t count[THREAD_STATES] = {0};
-    for (uint32_t i = 0; i < r->threads; ++i) {
+    uint32_t count[THREAD_STATES] = {0}, first_at_warp = r->threads;
+    for (uint32_t i = r->threads; i-- > 0;) {
         ++count[r->thread[i].state];
+        if (r->thread[i].state == AT_WARP) {
+            first_at_warp = i;
+        }
     }
     if (count[AT_BARRIER] > 0) {
         add_error(r, "barrier reached by %u of %u threads", count[AT_BARRIER], r->threads);
@@ -332,28 +354,8 @@ static void explain_block(run *r) {
             add_error(r, ", %u wait at a warp operation; ", count[AT_WARP]);
         }
     }
-    for (uint32_t i = 0; i < r->threads; ++i) {
-        const thread *self = &r->thread[i];
-        if (self->state != AT_WARP) {
-            continue;
-        }
-        const uint32_t first = i - i % WARP;
-        unsigned reached = 0;
-        for (unsigned rest = self->mask; rest != 0; rest &= rest - 1) {
-            const unsigned lane = (unsigned)__builtin_ctz(rest);
-            const thread *other = &r->thread[first + lane];
-            reached |=
-                (unsigned)(other->state == AT_WARP && other->operation == self->operation && other->mask == self->mask)
-                << lane;
-        }
-        const unsigned missing = (unsigned)__builtin_ctz(self->mask & ~reached);
-        static const char *const doing[] = {[AT_BARRIER] = "waits at the barrier",
-                                            [AT_WARP] = "waits at another operation or mask",
-                                            [ENDED] = "has ended"};
-        add_error(r, "warp %u: %s with mask 0x%08x reached by %d of %d lanes, lane %u %s", i / WARP,
-                  operation_name(self->operation), self->mask, __builtin_popcount(reached),
-                  __builtin_popcount(self->mask), missing, doing[r->thread[first + missing].state]);
-        return;
+    if (count[AT_WARP] > 0) {
+        explain_warp(r, first_at_warp);
     }
 }
 

@@ -158,7 +158,7 @@ static int spawn(char **argv, const char *input, const cj_workspace *w, char **e
 
 /* Waits, at most so long. `reason` says how it ended unless well. */
 static cj_outcome wait_for(pid_t child, int seconds, char reason[CJ_REASON_BYTES]) {
-    const struct timespec pause = {.tv_nsec = 2000 * 1000};
+    const struct timespec pause = {.tv_nsec = 2000000};
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     const time_t end = now.tv_sec + seconds;
