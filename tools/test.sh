@@ -30,7 +30,7 @@ sanitized_stride=${CONVJIT_TEST_STRIDE:-8} # they run 3 to 10 times slower; all 
 build_and_test() { # BUILD OPTION...
     configure "$@" -D CONVJIT_TESTS=ON
     cmake --build "$1" -j "$jobs" -- --quiet
-    ctest --test-dir "$1" --parallel "$jobs" --output-on-failure --no-tests=error
+    ctest --test-dir "$1" --parallel "$jobs" --output-on-failure --no-tests=error --timeout 900
 }
 
 plain() { build_and_test build; }
@@ -42,7 +42,10 @@ sanitize() { # LIST
             CONVJIT_CXXFLAGS="-fsanitize=$1 -fno-sanitize-recover=all" \
             build_and_test build-asan -D CONVJIT_SANITIZE="$1"
         ;;
-    thread) CONVJIT_TEST_STRIDE=$sanitized_stride build_and_test build-tsan -D CONVJIT_SANITIZE="$1" ;;
+    thread)
+        CONVJIT_TEST_STRIDE=$sanitized_stride TSAN_OPTIONS=halt_on_error=1 \
+            build_and_test build-tsan -D CONVJIT_SANITIZE="$1"
+        ;;
     *) die "unknown sanitizers $1: address,undefined or thread" ;;
     esac
 }

@@ -1,0 +1,2 @@
+/* parameterized.h - all of it is in criterion.h. */
+#include "criterion.h"
