@@ -61,19 +61,19 @@ extern "C" {
 
 /* Every status: its name, and the sentence convjit_status_text() gives. Numbers are fixed by the order; new ones are
  * appended. */
-#define CONVJIT_STATUS_LIST(X)                                                                                         \
-    X(SUCCESS, "the call did what it was asked")                                                                       \
-    X(INVALID_ARGUMENT, "an argument breaks a rule of the call")                                                       \
-    X(INVALID_LAYER, "the descriptor describes no convolution")                                                        \
-    X(UNSUPPORTED, "the layer is legal, but nothing here computes it")                                                 \
-    X(OUT_OF_MEMORY, "host or device memory is used up")                                                               \
-    X(NOT_READY, "a call that must come first is missing")                                                             \
-    X(NO_DRIVER, "the CUDA driver was not found or is too old")                                                        \
-    X(NO_DEVICE, "no CUDA context is current, or the context has no device to run on")                                 \
-    X(NO_COMPILER, "the compiler is needed and was not found")                                                         \
-    X(COMPILE_FAILED, "the compiler refused a kernel; the error text holds its log")                                   \
-    X(LOAD_FAILED, "the device refused a binary")                                                                      \
-    X(LAUNCH_FAILED, "the device refused a launch, or an earlier error of this CUDA context stands")                   \
+#define CONVJIT_STATUS_LIST(X)                                                                       \
+    X(SUCCESS, "the call did what it was asked")                                                     \
+    X(INVALID_ARGUMENT, "an argument breaks a rule of the call")                                     \
+    X(INVALID_LAYER, "the descriptor describes no convolution")                                      \
+    X(UNSUPPORTED, "the layer is legal, but nothing here computes it")                               \
+    X(OUT_OF_MEMORY, "host or device memory is used up")                                             \
+    X(NOT_READY, "a call that must come first is missing")                                           \
+    X(NO_DRIVER, "the CUDA driver was not found or is too old")                                      \
+    X(NO_DEVICE, "no CUDA context is current, or the context has no device to run on")               \
+    X(NO_COMPILER, "the compiler is needed and was not found")                                       \
+    X(COMPILE_FAILED, "the compiler refused a kernel; the error text holds its log")                 \
+    X(LOAD_FAILED, "the device refused a binary")                                                    \
+    X(LAUNCH_FAILED, "the device refused a launch, or an earlier error of this CUDA context stands") \
     X(INTERNAL, "convjit broke a rule of its own; please report the error text")
 
 typedef enum convjit_status {
@@ -136,40 +136,40 @@ typedef enum convjit_activation {
  * Output size, convolution: floor((in + pad_begin + pad_end - dilation * (kernel - 1) - 1) / stride) + 1
  *              transposed:  (in - 1) * stride - pad_begin - pad_end + dilation * (kernel - 1) + output_padding + 1 */
 typedef struct convjit_desc {
-    size_t struct_size;             /* sizeof(convjit_desc), set by CONVJIT_DESC_INIT */
-    convjit_operation operation;    /* default: convolution */
-    int32_t rank;                   /* spatial dimensions, 1 to 3; default 2 */
-    int64_t in_channels;            /* C >= 1, a multiple of groups; no default */
-    int64_t out_channels;           /* K >= 1, a multiple of groups; no default */
-    int64_t groups;                 /* >= 1; default 1 */
-    int64_t in_size[3];             /* spatial size of x; all 0 (default) = given at forward, no size is compiled in */
-    int64_t kernel[3];              /* taps, >= 1; default 1 */
-    int64_t stride[3];              /* >= 1; default 1 */
-    int64_t dilation[3];            /* >= 1; default 1 */
-    int64_t pad_begin[3];           /* >= 0; default 0 */
-    int64_t pad_end[3];             /* >= 0; default 0 */
-    int64_t output_padding[3];      /* transposed only, >= 0 and < max(stride, dilation); default 0 */
-    convjit_type data_type;         /* of x, y and z; default f32 */
-    convjit_type weight_type;       /* of w: f32 with f32 data, or any 16-bit type; default f32 */
-    convjit_type bias_type;         /* of bias; default f32 */
-    convjit_layout layout;          /* of x, y and z; declared, never guessed from strides; default channels first */
-    convjit_layout weight_layout;   /* channels last: the channel axis of w moved last, [K][kernel...][C/groups] */
-    convjit_math math;              /* default CONVJIT_FP32 */
-    convjit_activation activation;  /* default none */
-    float activation_a;             /* leaky relu: slope; clamp: lower bound */
-    float activation_b;             /* clamp: upper bound, >= activation_a */
-    float alpha;                    /* y = act(alpha * conv + bias[k] + beta * z); default 1 */
-    float beta;                     /* default 0: z is not read */
+    size_t struct_size;            /* sizeof(convjit_desc), set by CONVJIT_DESC_INIT */
+    convjit_operation operation;   /* default: convolution */
+    int32_t rank;                  /* spatial dimensions, 1 to 3; default 2 */
+    int64_t in_channels;           /* C >= 1, a multiple of groups; no default */
+    int64_t out_channels;          /* K >= 1, a multiple of groups; no default */
+    int64_t groups;                /* >= 1; default 1 */
+    int64_t in_size[3];            /* spatial size of x; all 0 (default) = given at forward, no size is compiled in */
+    int64_t kernel[3];             /* taps, >= 1; default 1 */
+    int64_t stride[3];             /* >= 1; default 1 */
+    int64_t dilation[3];           /* >= 1; default 1 */
+    int64_t pad_begin[3];          /* >= 0; default 0 */
+    int64_t pad_end[3];            /* >= 0; default 0 */
+    int64_t output_padding[3];     /* transposed only, >= 0 and < max(stride, dilation); default 0 */
+    convjit_type data_type;        /* of x, y and z; default f32 */
+    convjit_type weight_type;      /* of w: f32 with f32 data, or any 16-bit type; default f32 */
+    convjit_type bias_type;        /* of bias; default f32 */
+    convjit_layout layout;         /* of x, y and z; declared, never guessed from strides; default channels first */
+    convjit_layout weight_layout;  /* channels last: the channel axis of w moved last, [K][kernel...][C/groups] */
+    convjit_math math;             /* default CONVJIT_FP32 */
+    convjit_activation activation; /* default none */
+    float activation_a;            /* leaky relu: slope; clamp: lower bound */
+    float activation_b;            /* clamp: upper bound, >= activation_a */
+    float alpha;                   /* y = act(alpha * conv + bias[k] + beta * z); default 1 */
+    float beta;                    /* default 0: z is not read */
 } convjit_desc;
 
-#define CONVJIT_DESC_INIT                                                                                              \
-    {                                                                                                                  \
-        .struct_size = sizeof(convjit_desc), .operation = CONVJIT_CONVOLUTION, .rank = 2, .in_channels = 0,            \
-        .out_channels = 0, .groups = 1, .in_size = {0, 0, 0}, .kernel = {1, 1, 1}, .stride = {1, 1, 1},                \
-        .dilation = {1, 1, 1}, .pad_begin = {0, 0, 0}, .pad_end = {0, 0, 0}, .output_padding = {0, 0, 0},              \
-        .data_type = CONVJIT_F32, .weight_type = CONVJIT_F32, .bias_type = CONVJIT_F32,                                \
-        .layout = CONVJIT_CHANNELS_FIRST, .weight_layout = CONVJIT_CHANNELS_FIRST, .math = CONVJIT_FP32,               \
-        .activation = CONVJIT_NONE, .activation_a = 0.0F, .activation_b = 0.0F, .alpha = 1.0F, .beta = 0.0F            \
+#define CONVJIT_DESC_INIT                                                                                   \
+    {                                                                                                       \
+        .struct_size = sizeof(convjit_desc), .operation = CONVJIT_CONVOLUTION, .rank = 2, .in_channels = 0, \
+        .out_channels = 0, .groups = 1, .in_size = {0, 0, 0}, .kernel = {1, 1, 1}, .stride = {1, 1, 1},     \
+        .dilation = {1, 1, 1}, .pad_begin = {0, 0, 0}, .pad_end = {0, 0, 0}, .output_padding = {0, 0, 0},   \
+        .data_type = CONVJIT_F32, .weight_type = CONVJIT_F32, .bias_type = CONVJIT_F32,                     \
+        .layout = CONVJIT_CHANNELS_FIRST, .weight_layout = CONVJIT_CHANNELS_FIRST, .math = CONVJIT_FP32,    \
+        .activation = CONVJIT_NONE, .activation_a = 0.0F, .activation_b = 0.0F, .alpha = 1.0F, .beta = 0.0F \
     }
 
 /* ---------------------------------------------------------------------------------------------------------------------
@@ -187,20 +187,20 @@ typedef struct CUstream_st *convjit_stream;
 typedef void (*convjit_log_fn)(void *user, const char *line);
 
 typedef struct convjit_options {
-    size_t struct_size;         /* sizeof(convjit_options), set by CONVJIT_OPTIONS_INIT */
-    const char *target;         /* NULL (default): the device of the current CUDA context. "sm_90a", ...: build for that
-                                   target into the cache, without a GPU; such layers cannot run. "cpu": run on the host,
-                                   with host pointers - slow, for development and verification */
+    size_t struct_size; /* sizeof(convjit_options), set by CONVJIT_OPTIONS_INIT */
+    const char *target; /* NULL (default): the device of the current CUDA context. "sm_90a", ...: build for that
+                           target into the cache, without a GPU; such layers cannot run. "cpu": run on the host,
+                           with host pointers - slow, for development and verification */
     const char *cache_directory; /* NULL (default): CONVJIT_CACHE_DIR, else the per-user default (see README) */
-    const char *dump_directory; /* not NULL: each created layer leaves NAME.cu and its binary there; must exist */
-    convjit_log_fn log;         /* NULL (default): no lines, unless CONVJIT_LOG is set (then to standard error) */
+    const char *dump_directory;  /* not NULL: each created layer leaves NAME.cu and its binary there; must exist */
+    convjit_log_fn log;          /* NULL (default): no lines, unless CONVJIT_LOG is set (then to standard error) */
     void *log_user;
 } convjit_options;
 
-#define CONVJIT_OPTIONS_INIT                                                                                           \
-    {                                                                                                                  \
-        .struct_size = sizeof(convjit_options), .target = NULL, .cache_directory = NULL, .dump_directory = NULL,       \
-        .log = NULL, .log_user = NULL                                                                                  \
+#define CONVJIT_OPTIONS_INIT                                                                                     \
+    {                                                                                                            \
+        .struct_size = sizeof(convjit_options), .target = NULL, .cache_directory = NULL, .dump_directory = NULL, \
+        .log = NULL, .log_user = NULL                                                                            \
     }
 
 /* Opens a context. options may be NULL for all defaults; strings are copied. Neither compiles nor touches the cache
@@ -273,7 +273,8 @@ CONVJIT_API convjit_status convjit_layer_line_parse(const char *line, convjit_de
  * capture; `desc` is not kept. A cache that cannot be read or written never fails a create.
  * INVALID_ARGUMENT, INVALID_LAYER, UNSUPPORTED, OUT_OF_MEMORY, NO_COMPILER (not in the cache, and no NVRTC),
  * COMPILE_FAILED, LOAD_FAILED, NO_DEVICE (another CUDA context is current than at convjit_open). */
-CONVJIT_API convjit_status convjit_layer_create(convjit_context *context, const convjit_desc *desc, convjit_layer **out);
+CONVJIT_API convjit_status convjit_layer_create(convjit_context *context, const convjit_desc *desc,
+                                                convjit_layer **out);
 
 /* Gives the layer its weights: one launch that packs w and bias (device pointers; host pointers on "cpu") into memory
  * of the layer's own. bias may be NULL (zero). Asynchronous on `stream`: w and bias must live until the stream has
@@ -309,10 +310,15 @@ typedef struct convjit_io {
     convjit_tensor z;   /* read if the descriptor's beta is not 0: shape of y; may be x */
 } convjit_io;
 
-#define CONVJIT_IO_INIT                                                                                                \
-    {                                                                                                                  \
-        .struct_size = sizeof(convjit_io), .batch = 1, .in_size = {0, 0, 0}, .x = {0, 0, 0, 0}, .y = {0, 0, 0, 0},     \
-        .z = {0, 0, 0, 0}                                                                                              \
+#define CONVJIT_IO_INIT                                                                                            \
+    {                                                                                                              \
+        .struct_size = sizeof(convjit_io), .batch = 1, .in_size = {0, 0, 0}, .x = {0, 0, 0, 0}, .y = {0, 0, 0, 0}, \
+        .z = {                                                                                                     \
+            0,                                                                                                     \
+            0,                                                                                                     \
+            0,                                                                                                     \
+            0                                                                                                      \
+        }                                                                                                          \
     }
 
 /* y = act(alpha * conv(x, w) + bias + beta * z): one launch on `stream`, nothing else - no allocation, no
@@ -326,12 +332,12 @@ CONVJIT_API convjit_status convjit_layer_forward(const convjit_layer *layer, con
 
 /* How a layer came to be; strings live as long as the layer. */
 typedef struct convjit_layer_info {
-    const char *line;    /* its layer line */
-    const char *family;  /* "direct", ... */
-    const char *config;  /* the configuration the plan chose, one line */
-    const char *key;     /* of its cache entry, hexadecimal */
-    const char *origin;  /* "memory", "disk" or "compiler" */
-    double create_ms;    /* time convjit_layer_create took */
+    const char *line;   /* its layer line */
+    const char *family; /* "direct", ... */
+    const char *config; /* the configuration the plan chose, one line */
+    const char *key;    /* of its cache entry, hexadecimal */
+    const char *origin; /* "memory", "disk" or "compiler" */
+    double create_ms;   /* time convjit_layer_create took */
 } convjit_layer_info;
 
 CONVJIT_API convjit_layer_info convjit_layer_get_info(const convjit_layer *layer);

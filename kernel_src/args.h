@@ -6,7 +6,7 @@
 /* One forward launch. Kernels read a size from here only where the layer left it dynamic; else it is stamped. */
 typedef struct cj_forward_args {
     const void *x;
-    const void *z;      /* residual, or NULL */
+    const void *z; /* residual, or NULL */
     void *y;
     const void *packed; /* what cj_pack_args made */
     long long batch;

@@ -24,7 +24,7 @@ typedef struct cj_request {
     const cj_target *target;
     const char *source; /* NUL-terminated; the stamped text */
     size_t source_size;
-    const char *line;   /* layer line, recorded in the entry for people */
+    const char *line; /* layer line, recorded in the entry for people */
     const char *family;
     uint32_t threads;
     uint32_t shared_bytes;

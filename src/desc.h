@@ -14,7 +14,7 @@ typedef struct cj_problem {
     convjit_desc desc;
     bool transposed;
     bool channels_last;
-    bool dynamic; /* in_size and out_size are 0, known only at forward */
+    bool dynamic;      /* in_size and out_size are 0, known only at forward */
     int64_t group_in;  /* C / groups */
     int64_t group_out; /* K / groups */
     int64_t in_size[CJ_DIMS];

@@ -10,26 +10,26 @@
 
 /* Configuration of the family `direct`; its meaning stands in family_direct.c. */
 typedef struct cj_direct_config {
-    int32_t lanes[CJ_DIMS]; /* threads of a block along z, y, x */
-    int32_t lanes_k;        /* ... and along output channels */
-    int32_t pixels_y;       /* outputs a thread computes along y, */
-    int32_t pixels_x;       /* ... along x (neighbours), */
-    int32_t channels;       /* ... and output channels (neighbours) */
-    int32_t chunk_c;        /* input channels in shared memory at a time */
+    int32_t lanes[CJ_DIMS];      /* threads of a block along z, y, x */
+    int32_t lanes_k;             /* ... and along output channels */
+    int32_t pixels_y;            /* outputs a thread computes along y, */
+    int32_t pixels_x;            /* ... along x (neighbours), */
+    int32_t channels;            /* ... and output channels (neighbours) */
+    int32_t chunk_c;             /* input channels in shared memory at a time */
     int64_t chunk_taps[CJ_DIMS]; /* kernel taps in shared memory at a time; each divides the tap count */
-    int32_t row_taps;       /* taps along x whose inputs are in registers at a time; divides chunk_taps[CJ_X] */
+    int32_t row_taps;            /* taps along x whose inputs are in registers at a time; divides chunk_taps[CJ_X] */
 } cj_direct_config;
 
 /* Configuration of the family `tensor`; its meaning stands in kernel_src/tensor.cu. */
 typedef struct cj_tensor_config {
-    int32_t parts;       /* tf32 numbers a value is split into */
-    int32_t columns;     /* pixels of a product */
-    int32_t consumers_k; /* consumers that differ in output channels */
-    int32_t tile_x;      /* output columns of a tile */
-    int32_t run_rows;    /* output rows of a consumer */
-    int32_t chunk_c;     /* input channels of a stage */
-    int32_t chunk_y;     /* kernel rows of a stage */
-    int32_t stages;      /* buffers in shared memory */
+    int32_t parts;              /* tf32 numbers a value is split into */
+    int32_t columns;            /* pixels of a product */
+    int32_t consumers_k;        /* consumers that differ in output channels */
+    int32_t tile_x;             /* output columns of a tile */
+    int32_t run_rows;           /* output rows of a consumer */
+    int32_t chunk_c;            /* input channels of a stage */
+    int32_t chunk_y;            /* kernel rows of a stage */
+    int32_t stages;             /* buffers in shared memory */
     int32_t unroll_k, unroll_y; /* products of one sum */
 } cj_tensor_config;
 
@@ -49,7 +49,7 @@ typedef struct cj_plan {
 } cj_plan;
 
 struct cj_family {
-    const char *name;   /* kernel_src/NAME.cu */
+    const char *name; /* kernel_src/NAME.cu */
     /* NULL if the family computes the problem on the target, else the reason, with the limit in it. */
     const char *(*refuses)(const cj_problem *problem, const cj_target *target);
     /* Chooses the configuration (plan->family is set): deterministic, no timing, no device; depends on nothing but its

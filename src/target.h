@@ -13,9 +13,9 @@ typedef enum cj_target_kind { CJ_TARGET_CUDA, CJ_TARGET_CPU } cj_target_kind;
 
 typedef struct cj_target {
     cj_target_kind kind;
-    int capability;   /* CUDA: 90 for sm_90 and sm_90a; cpu: 0 */
+    int capability;    /* CUDA: 90 for sm_90 and sm_90a; cpu: 0 */
     bool has_features; /* CUDA: name ends in 'a': wgmma, setmaxnreg, ... may be used */
-    char name[16];    /* "sm_90a", "cpu" */
+    char name[16];     /* "sm_90a", "cpu" */
 } cj_target;
 
 /* "sm_NN", "sm_NNa", "sm_NNf" or "cpu"; INVALID_ARGUMENT for anything else. Needs no device. */
@@ -59,10 +59,10 @@ typedef struct cj_module cj_module;
 
 typedef struct cj_launch {
     cj_entry_point entry;
-    uint32_t blocks;  /* gridDim.x; y and z are 1 */
-    uint32_t threads; /* blockDim.x */
+    uint32_t blocks;       /* gridDim.x; y and z are 1 */
+    uint32_t threads;      /* blockDim.x */
     uint32_t shared_bytes; /* dynamic; 0 = none */
-    const void *args; /* cj_forward_args or cj_pack_args, copied by the call */
+    const void *args;      /* cj_forward_args or cj_pack_args, copied by the call */
 } cj_launch;
 
 /* Devices. The CUDA one works on the caller's current context. */

@@ -7,7 +7,7 @@
 #include <stddef.h>
 
 typedef struct cj_text {
-    char *data; /* NUL-terminated once anything was added; NULL before */
+    char *data;  /* NUL-terminated once anything was added; NULL before */
     size_t size; /* without the NUL */
     size_t capacity;
     bool failed;

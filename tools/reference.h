@@ -1,5 +1,6 @@
 /* reference.h - the exact answer: float64 convolution on the host, random data, and the comparison every check uses.
- * Used by the command-line tool and by the tests; not part of the library. Slow on purpose: one plain loop per output. */
+ * Used by the command-line tool and by the tests; not part of the library. Slow on purpose: one plain loop per output.
+ */
 #ifndef REFERENCE_H
 #define REFERENCE_H
 
@@ -9,7 +10,7 @@
 typedef struct reference_layer {
     convjit_desc desc;
     int64_t batch;
-    int64_t in_size[3], out_size[3]; /* first desc.rank entries */
+    int64_t in_size[3], out_size[3];               /* first desc.rank entries */
     int64_t x_count, w_count, bias_count, y_count; /* elements of the dense tensors */
 } reference_layer;
 
@@ -33,8 +34,8 @@ void reference_fill(void *data, convjit_type type, int64_t count, uint64_t seed,
 /* Fills with a pattern no kernel writes, so that an unwritten output is seen (a NaN with a payload). */
 void reference_poison(void *data, convjit_type type, int64_t count);
 
-/* One output, index in the dense order of y: the value of act(alpha * conv + bias + beta * z), and S. Padding is skipped,
- * NaN and Inf go where IEEE arithmetic takes them. bias and z may be NULL. */
+/* One output, index in the dense order of y: the value of act(alpha * conv + bias + beta * z), and S. Padding is
+ * skipped, NaN and Inf go where IEEE arithmetic takes them. bias and z may be NULL. */
 typedef struct reference_output {
     double value;     /* exact, not yet rounded to y's type */
     double sum_abs;   /* S = sum of |x * w| over the window */
