@@ -8,19 +8,17 @@
 #include <elf.h>
 #include <errno.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../kernel_src/cpu/words.cuh"
+#include "cpu_block.h"
 #include "cpu_fiber.h"
+#include "cpu_hopper.h"
 #include "status.h"
 #include "target.h"
-
-enum { WARP = 32, MAX_THREADS = 1024 };
 
 typedef void (*kernel_fn)(const void *args);
 
@@ -193,250 +191,45 @@ static convjit_status load(const void *data, size_t size, uint32_t shared_bytes,
 }
 
 /* ---------------------------------------------------------------------------------------------------------------------
- * One block: threads that run, wait, or have ended
- * ------------------------------------------------------------------------------------------------------------------ */
-
-typedef enum thread_state { RUNNABLE, AT_BARRIER, AT_WARP, ENDED, THREAD_STATES } thread_state;
-
-typedef struct thread {
-    thread_state state;
-    enum cj_warp_operation operation; /* AT_WARP: what it waits for */
-    unsigned mask, value, source;
-    unsigned result;
-} thread;
-
-typedef struct run {
-    struct cj_cpu_host *host;
-    kernel_fn kernel;
-    const void *args;
-    cj_fibers *fibers;
-    uint32_t threads;
-    uint32_t at_barrier, ended;
-    uint32_t current; /* the thread that runs */
-    bool failed;
-    char error[512];
-    thread thread[MAX_THREADS];
-} run;
-
-static const char *operation_name(enum cj_warp_operation operation) {
-    static const char *const names[] = {[CJ_WARP_SYNC] = "__syncwarp",
-                                        [CJ_WARP_SHUFFLE] = "shuffle",
-                                        [CJ_WARP_BALLOT] = "ballot",
-                                        [CJ_WARP_ADD] = "warp sum"};
-    return (unsigned)operation < sizeof(names) / sizeof(names[0]) ? names[operation] : "unknown warp operation";
-}
-
-static void add_error(run *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void add_error(run *r, const char *format, ...) {
-    const size_t used = strlen(r->error);
-    va_list values;
-    va_start(values, format);
-    vsnprintf(r->error + used, sizeof(r->error) - used, format, values);
-    va_end(values);
-    r->failed = true;
-}
-
-/* Threads of the warp that begins at thread `first`, as a mask of lanes. */
-static unsigned lanes_of(const run *r, uint32_t first) {
-    const uint32_t count = r->threads - first;
-    return count >= WARP ? 0xffffffff : (1U << count) - 1;
-}
-
-/* On a fiber: waits until the host makes this thread runnable; never if the block has failed. */
-static void wait_turn(run *r, thread *self, thread_state state) {
-    self->state = state;
-    do {
-        cj_fiber_suspend(r->fibers);
-    } while (self->state != RUNNABLE);
-}
-
-/* __syncthreads(): the last to arrive lets all go on. */
-static void barrier(void *launch) {
-    run *r = launch;
-    if (++r->at_barrier < r->threads) {
-        wait_turn(r, &r->thread[r->current], AT_BARRIER);
-        return;
-    }
-    r->at_barrier = 0;
-    for (uint32_t i = 0; i < r->threads; ++i) {
-        r->thread[i].state = RUNNABLE;
-    }
-}
-
-/* Do all these lanes wait for this operation with this mask? */
-static bool warp_complete(const thread *lanes, enum cj_warp_operation operation, unsigned mask, unsigned these) {
-    for (unsigned rest = these; rest != 0; rest &= rest - 1) {
-        const thread *lane = &lanes[__builtin_ctz(rest)];
-        if (lane->state != AT_WARP || lane->operation != operation || lane->mask != mask) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static void warp_finish(thread *lanes, enum cj_warp_operation operation, unsigned mask) {
-    unsigned ballot = 0, sum = 0;
-    for (unsigned rest = mask; rest != 0; rest &= rest - 1) {
-        const int lane = __builtin_ctz(rest);
-        ballot |= (unsigned)(lanes[lane].value != 0) << lane;
-        sum += lanes[lane].value;
-    }
-    for (unsigned rest = mask; rest != 0; rest &= rest - 1) {
-        thread *lane = &lanes[__builtin_ctz(rest)];
-        lane->result = operation == CJ_WARP_SHUFFLE  ? lanes[lane->source].value
-                       : operation == CJ_WARP_BALLOT ? ballot
-                                                     : sum;
-        lane->state = RUNNABLE;
-    }
-}
-
-/* Every warp operation: leaves what the others need, waits for them, takes the result. */
-static unsigned warp(void *launch, enum cj_warp_operation operation, unsigned mask, unsigned value, unsigned source) {
-    run *r = launch;
-    const uint32_t lane = r->current % WARP, first = r->current - lane;
-    thread *lanes = &r->thread[first], *self = &lanes[lane];
-    if (!(mask >> lane & 1)) {
-        add_error(r, "thread %u: %s with mask 0x%08x, which does not name its own lane %u", r->current,
-                  operation_name(operation), mask, lane);
-    } else if (mask & ~lanes_of(r, first)) {
-        add_error(r, "thread %u: %s with mask 0x%08x, but its warp has only lanes 0x%08x", r->current,
-                  operation_name(operation), mask, lanes_of(r, first));
-    } else if (operation == CJ_WARP_SHUFFLE && (source >= WARP || !(mask >> source & 1))) {
-        add_error(r, "thread %u: shuffle reads lane %u, which is not in mask 0x%08x", r->current, source, mask);
-    }
-    self->operation = operation;
-    self->mask = mask;
-    self->value = value;
-    self->source = source;
-    self->state = AT_WARP;
-    if (!r->failed && warp_complete(lanes, operation, mask, mask)) {
-        warp_finish(lanes, operation, mask);
-    } else {
-        wait_turn(r, self, AT_WARP);
-    }
-    return self->result;
-}
-
-/* How many lanes wait for the operation that `index` waits for, and what the first that does not is doing. */
-static void explain_warp(run *r, uint32_t index) {
-    static const char *const doing[] = {
-        [AT_BARRIER] = "waits at the barrier", [AT_WARP] = "waits at another operation or mask", [ENDED] = "has ended"};
-    const thread *self = &r->thread[index], *lanes = &r->thread[index - index % WARP];
-    unsigned missing = 0;
-    for (unsigned rest = self->mask; rest != 0; rest &= rest - 1) {
-        const unsigned lane = (unsigned)__builtin_ctz(rest);
-        if (!warp_complete(lanes, self->operation, self->mask, 1U << lane)) {
-            missing |= 1U << lane;
-        }
-    }
-    const int first = __builtin_ctz(missing);
-    const int count = __builtin_popcount(self->mask);
-    add_error(r, "warp %u: %s with mask 0x%08x reached by %d of %d lanes, lane %d %s", index / WARP,
-              operation_name(self->operation), self->mask, count - __builtin_popcount(missing), count, first,
-              doing[lanes[first].state]);
-}
-
-/* Why nobody can go on: the barrier's count, and the first warp operation that lacks lanes. */
-static void explain_block(run *r) {
-    uint32_t count[THREAD_STATES] = {0}, first_at_warp = r->threads;
-    for (uint32_t i = r->threads; i-- > 0;) {
-        ++count[r->thread[i].state];
-        if (r->thread[i].state == AT_WARP) {
-            first_at_warp = i;
-        }
-    }
-    if (count[AT_BARRIER] > 0) {
-        add_error(r, "barrier reached by %u of %u threads", count[AT_BARRIER], r->threads);
-        if (count[ENDED] > 0) {
-            add_error(r, ", %u have ended", count[ENDED]);
-        }
-        if (count[AT_WARP] > 0) {
-            add_error(r, ", %u wait at a warp operation; ", count[AT_WARP]);
-        }
-    }
-    if (count[AT_WARP] > 0) {
-        explain_warp(r, first_at_warp);
-    }
-}
-
-/* A fiber's call: one thread of one block. */
-static void run_thread(void *argument, uint32_t index) {
-    run *r = argument;
-    r->kernel(r->args);
-    r->thread[index].state = ENDED;
-    ++r->ended;
-}
-
-/* Gives every thread that can run a turn, until all have ended, or none can go on. */
-static void run_block(run *r) {
-    for (uint32_t i = 0; i < r->threads; ++i) {
-        r->thread[i].state = RUNNABLE;
-        cj_fiber_start(r->fibers, i);
-    }
-    r->at_barrier = r->ended = 0;
-    while (r->ended < r->threads && !r->failed) {
-        bool moved = false;
-        for (uint32_t i = 0; i < r->threads && !r->failed; ++i) {
-            if (r->thread[i].state == RUNNABLE) {
-                r->current = i;
-                r->host->thread.x = i;
-                cj_fiber_resume(r->fibers, i);
-                moved = true;
-            }
-        }
-        if (!moved) {
-            explain_block(r);
-        }
-    }
-}
-
-/* ---------------------------------------------------------------------------------------------------------------------
  * Launch and memory
  * ------------------------------------------------------------------------------------------------------------------ */
 
-static convjit_status run_blocks(run *r, const cj_launch *work) {
-    struct cj_cpu_host *host = r->host;
-    host->block = (struct cj_cpu_index){0, 0, 0};
-    host->block_size = (struct cj_cpu_index){work->threads, 1, 1};
-    host->grid_size = (struct cj_cpu_index){work->blocks, 1, 1};
-    host->launch = r;
-    host->barrier = barrier;
-    host->warp = warp;
-    for (uint32_t i = 0; i < work->blocks; ++i) {
-        host->block.x = i;
-        run_block(r);
-        CJ_RETURN_IF(r->failed, CONVJIT_LAUNCH_FAILED, "%s failed: block %u of %u: %s", kernel_names[work->entry], i,
-                     work->blocks, r->error);
+static convjit_status run_blocks(cj_block *block, cj_entry_point entry) {
+    for (uint32_t i = 0; i < block->blocks; ++i) {
+        CJ_RETURN_IF(!cj_block_run(block, i), CONVJIT_LAUNCH_FAILED, "%s failed: block %u of %u: %s",
+                     kernel_names[entry], i, block->blocks, block->error);
     }
     return CONVJIT_SUCCESS;
 }
 
 static convjit_status run_launch(cj_module *module, const cj_launch *work, void *shared) {
-    run *r = calloc(1, sizeof(*r));
-    CJ_RETURN_IF(!r, CONVJIT_OUT_OF_MEMORY, "launch failed: no memory for the state of %u threads", work->threads);
-    r->fibers = cj_fibers_acquire(work->threads, run_thread, r);
-    if (!r->fibers) {
-        free(r);
-        return cj_fail(CONVJIT_OUT_OF_MEMORY, "launch failed: no memory for the stacks of %u threads", work->threads);
-    }
-    r->host = module->host;
-    r->kernel = module->kernels[work->entry];
-    r->args = work->args;
-    r->threads = work->threads;
+    cj_block *block = calloc(1, sizeof(*block));
+    CJ_RETURN_IF(!block, CONVJIT_OUT_OF_MEMORY, "launch failed: no memory for the state of %u threads", work->threads);
+    block->host = module->host;
+    block->kernel = module->kernels[work->entry];
+    block->args = work->args;
+    block->threads = work->threads;
+    block->blocks = work->blocks;
+    block->shared = shared;
+    block->shared_bytes = work->shared_bytes;
     pthread_mutex_lock(&module->lock);
-    module->host->dynamic_shared = shared;
-    const convjit_status status = run_blocks(r, work);
+    cj_hopper_open(block);
+    const convjit_status status =
+        cj_block_open(block)
+            ? run_blocks(block, work->entry)
+            : cj_fail(CONVJIT_OUT_OF_MEMORY, "launch failed: no memory for the stacks of %u threads", work->threads);
+    cj_block_close(block);
+    cj_hopper_close(block);
     pthread_mutex_unlock(&module->lock);
-    cj_fibers_release(r->fibers, !r->failed);
-    free(r);
+    free(block);
     return status;
 }
 
 /* Blocks until the kernel has run, so the arguments are read where they are. */
 static convjit_status launch(cj_module *module, const cj_launch *work, convjit_stream stream) {
     (void)stream;
-    CJ_RETURN_IF(work->threads == 0 || work->threads > MAX_THREADS, CONVJIT_LAUNCH_FAILED,
-                 "launch failed: %u threads a block, must be 1 to %d", work->threads, MAX_THREADS);
+    CJ_RETURN_IF(work->threads == 0 || work->threads > CJ_MAX_THREADS, CONVJIT_LAUNCH_FAILED,
+                 "launch failed: %u threads a block, must be 1 to %d", work->threads, CJ_MAX_THREADS);
     CJ_RETURN_IF(work->blocks == 0, CONVJIT_LAUNCH_FAILED, "launch failed: 0 blocks, must be at least 1");
     void *shared = NULL; /* of exactly the size asked for, so that AddressSanitizer sees its end */
     CJ_RETURN_IF(work->shared_bytes > 0 && posix_memalign(&shared, 128, work->shared_bytes), CONVJIT_OUT_OF_MEMORY,

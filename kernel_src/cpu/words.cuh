@@ -26,11 +26,12 @@ struct cj_cpu_host {
     void (*barrier)(void *launch);
     unsigned int (*warp)(void *launch, enum cj_warp_operation operation, unsigned int mask, unsigned int value,
                          unsigned int source);
+    const struct cj_cpu_hopper *hopper; /* what hopper.cuh needs */
 };
 
 #ifdef __cplusplus
 
-static cj_cpu_host cj_host = {sizeof(cj_cpu_host), {0, 0, 0}, {0, 0, 0}, {1, 1, 1}, {1, 1, 1}, 0, 0, 0, 0};
+static cj_cpu_host cj_host = {sizeof(cj_cpu_host), {0, 0, 0}, {0, 0, 0}, {1, 1, 1}, {1, 1, 1}, 0, 0, 0, 0, 0};
 extern "C" __attribute__((visibility("default"))) cj_cpu_host *const convjit_cpu_host;
 cj_cpu_host *const convjit_cpu_host = &cj_host;
 

@@ -1,0 +1,79 @@
+/* hopper.cuh (cpu) - the words of cuda/hopper.cuh, handed on to the host: src/cpu_hopper.c does the work and says what it
+ * checks. To add a word: a line in struct cj_cpu_hopper, its function there, and the word below. */
+
+/* ---- between module and host (C as well) ---------------------------------------------------------------------------- */
+
+/* One thread's part of a product of its warpgroup. Registers are given by their address: a product is computed some time
+ * between its issue and the wait for its group, from and into what the addresses hold. */
+struct cj_cpu_product {
+    float *sum;            /* columns / 2 registers */
+    const unsigned int *a; /* 4 registers */
+    unsigned long long b;  /* descriptor */
+    int columns, add;
+};
+
+struct cj_cpu_hopper {
+    void (*barrier_init)(void *launch, void *barrier, unsigned int count);
+    void (*barrier_arrive)(void *launch, void *barrier);
+    void (*barrier_wait)(void *launch, void *barrier, unsigned int parity);
+    unsigned long long (*descriptor)(void *launch, const void *start, unsigned int k_stride);
+    void (*product)(void *launch, const struct cj_cpu_product *product);
+    void (*product_fence)(void *launch);
+    void (*product_commit)(void *launch);
+    void (*product_wait)(void *launch, unsigned int pending);
+};
+
+#ifdef __cplusplus
+
+/* ---- barriers in shared memory -------------------------------------------------------------------------------------- */
+
+typedef unsigned long long cj_barrier;
+
+inline void cj_barrier_init(cj_barrier *barrier, unsigned int count) {
+    cj_host.hopper->barrier_init(cj_host.launch, barrier, count);
+}
+inline void cj_barrier_init_fence() {
+}
+inline void cj_barrier_arrive(cj_barrier *barrier) {
+    cj_host.hopper->barrier_arrive(cj_host.launch, barrier);
+}
+inline void cj_barrier_wait(cj_barrier *barrier, unsigned int parity) {
+    cj_host.hopper->barrier_wait(cj_host.launch, barrier, parity);
+}
+
+/* Not checked: who forgets it sees wrong results on the GPU only. */
+inline void cj_async_fence() {
+}
+
+/* ---- warpgroup products --------------------------------------------------------------------------------------------- */
+
+inline void cj_product_fence() {
+    cj_host.hopper->product_fence(cj_host.launch);
+}
+inline void cj_product_commit() {
+    cj_host.hopper->product_commit(cj_host.launch);
+}
+template <int pending> inline void cj_product_wait() {
+    cj_host.hopper->product_wait(cj_host.launch, pending);
+}
+inline unsigned long long cj_descriptor(const void *start, unsigned int k_stride) {
+    return cj_host.hopper->descriptor(cj_host.launch, start, k_stride);
+}
+
+/* `sum` and `a` must live until the wait, so `a` cannot be a temporary. */
+template <int registers>
+inline void cj_product_tf32(float (&sum)[registers], const uint4 &a, unsigned long long b, int add) {
+    const cj_cpu_product product = {sum, &a.x, b, 2 * registers, add};
+    cj_host.hopper->product(cj_host.launch, &product);
+}
+template <int registers> void cj_product_tf32(float (&)[registers], const uint4 &&, unsigned long long, int) = delete;
+
+/* To nearest, ties away from zero; every NaN becomes the same one. */
+inline unsigned int cj_f32_to_tf32(float value) {
+    return value != value ? 0x7fffffff : (__float_as_uint(value) + 0x1000) & 0xffffe000;
+}
+
+/* Of exactly the size that the launch asks for: AddressSanitizer sees its ends. */
+#define CJ_SHARED_MEMORY(name) unsigned char *const name = (unsigned char *)cj_host.dynamic_shared
+
+#endif
