@@ -54,6 +54,15 @@ _Noreturn void cj_block_fail(cj_block *block, const char *format, ...) {
     __builtin_unreachable();
 }
 
+uint32_t cj_block_shared_offset(cj_block *block, const void *pointer, uint32_t bytes, const char *word) {
+    const uintptr_t offset = (uintptr_t)pointer - (uintptr_t)block->shared;
+    if (offset > block->shared_bytes || bytes > block->shared_bytes - offset) {
+        cj_block_fail(block, "%s at byte %td of shared memory, of which the block has %u", word,
+                      (const char *)pointer - (const char *)block->shared, block->shared_bytes);
+    }
+    return (uint32_t)offset;
+}
+
 /* ---------------------------------------------------------------------------------------------------------------------
  * Barrier and warp operations
  * ------------------------------------------------------------------------------------------------------------------ */
@@ -226,9 +235,7 @@ static void explain_block(cj_block *block) {
 static void run_thread(void *argument, uint32_t index) {
     cj_block *block = argument;
     block->kernel(block->args);
-    if (block->thread_ends) {
-        block->thread_ends(block);
-    }
+    block->thread_ends(block);
     block->thread[index].state = CJ_ENDED;
     ++block->ended;
 }
@@ -280,7 +287,7 @@ bool cj_block_run(cj_block *block, uint32_t index) {
                 moved = true;
             }
         }
-        if (!moved) {
+        if (!moved && !block->failed && !block->nobody_runs(block)) {
             explain_block(block);
         }
     }

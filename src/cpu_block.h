@@ -49,9 +49,9 @@ struct cj_block {
     uint32_t threads, blocks;
     void *shared; /* dynamic shared memory */
     uint32_t shared_bytes;
-    /* Called on its fiber when a thread's kernel has returned; may be NULL. */
-    void (*thread_ends)(cj_block *block);
-    void *words; /* state of those who fill in thread_ends */
+    struct cj_hopper *hopper;
+    void (*thread_ends)(cj_block *block); /* on its fiber, when its kernel has returned */
+    bool (*nobody_runs)(cj_block *block); /* no thread can go on; true if now one may */
 
     cj_fibers *fibers;
     uint32_t at_barrier, ended;
@@ -73,6 +73,10 @@ void cj_block_close(cj_block *block);
 
 /* Waits until wait->ready. */
 void cj_block_wait(cj_block *block, const cj_wait *wait);
+
+/* Which byte of dynamic shared memory a pointer points to. An error, in the name of `word`, if not all of the `bytes`
+ * from there are in it. */
+uint32_t cj_block_shared_offset(cj_block *block, const void *pointer, uint32_t bytes, const char *word);
 
 /* Lets every other thread that can go on have a turn. */
 void cj_block_yield(cj_block *block);

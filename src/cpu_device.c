@@ -213,9 +213,8 @@ static convjit_status run_launch(cj_module *module, const cj_launch *work, void 
     block->shared = shared;
     block->shared_bytes = work->shared_bytes;
     pthread_mutex_lock(&module->lock);
-    cj_hopper_open(block);
     const convjit_status status =
-        cj_block_open(block)
+        cj_hopper_open(block) && cj_block_open(block)
             ? run_blocks(block, work->entry)
             : cj_fail(CONVJIT_OUT_OF_MEMORY, "launch failed: no memory for the stacks of %u threads", work->threads);
     cj_block_close(block);

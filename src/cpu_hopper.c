@@ -1,19 +1,11 @@
-/* cpu_hopper.c - Hopper's asynchronous words on the target cpu: barriers in shared memory, and warpgroup products.
+/* cpu_hopper.c - Hopper's asynchronous words on the target cpu: barriers in shared memory, bulk copies, and (in
+ * cpu_product.c) warpgroup products.
  *
- * A product of a warpgroup is one record. Each of the 128 threads that issues it leaves its registers there:
- *   sum  is copied into a matrix of the warpgroup, and the registers are set to POISON until no product in flight uses
- *        them: who reads them too early computes with NaN, who writes them is found out;
- *   a    is copied, and compared when the product is waited for.
- * The tensor core may read shared memory at any time between issue and wait, so every second product is computed as
- * soon as all threads have issued it, and the others as late as the wait allows, after every other thread has had a
- * turn: data that is not there yet, or no longer, gives wrong results. Numbers are cut to tf32, products of them are
- * exact, and sums are rounded to nearest in float32; the tensor core cuts them.
+ * A copy may be done at any time between its issue and the end of its barrier's phase, so every second one is done at
+ * once and the others when no thread can go on without it: who reads too early, or writes too late, gets wrong results.
  *
- * Errors, where the device hangs, faults or computes something else: threads of a warpgroup that miss a product or a
- * wait or disagree on one; a descriptor that reaches past the block's shared memory; registers that are touched in
- * flight; a first product, or first one after a wait, without cj_product_fence (the device asks for it only if
- * registers were touched); products that a thread never waits for; a barrier that was not initialised; a wait that can
- * never end. */
+ * Errors, where the device hangs, faults or computes something else: a barrier that was not initialised; a wait that
+ * can never end; a copy to outside the block's shared memory, or still on its way when the block ends. */
 #include "cpu_hopper.h"
 
 #include <stdio.h>
@@ -28,25 +20,16 @@
 
 /* What the 64 bits of a cj_barrier hold here. */
 typedef struct barrier {
-    uint16_t mark;
-    uint16_t phase;          /* counts modulo 2^16; its parity is what a wait names */
+    uint8_t mark;
+    uint8_t phase;           /* counts modulo 256; its parity is what a wait names */
     uint16_t count, pending; /* arrivals of a phase, and how many are missing */
+    int16_t units;           /* of 16 bytes that are missing; negative if they come before they are expected */
 } barrier;
 
-enum { BARRIER_MARK = 0xba11, MOST_ARRIVALS = UINT16_MAX };
-
-/* Byte of shared memory that a pointer points to; an error if the `bytes` from there are not all in it. */
-static uint32_t shared_offset(cj_block *block, const void *pointer, uint32_t bytes, const char *word) {
-    const uintptr_t offset = (uintptr_t)pointer - (uintptr_t)block->shared;
-    if (offset > block->shared_bytes || bytes > block->shared_bytes - offset) {
-        cj_block_fail(block, "%s at byte %td of shared memory, of which the block has %u", word,
-                      (const char *)pointer - (const char *)block->shared, block->shared_bytes);
-    }
-    return (uint32_t)offset;
-}
+enum { BARRIER_MARK = 0xba, MOST_ARRIVALS = UINT16_MAX, UNIT = 16, MOST_UNITS = INT16_MAX };
 
 static barrier *to_barrier(cj_block *block, void *pointer, const char *word) {
-    const uint32_t offset = shared_offset(block, pointer, sizeof(barrier), word);
+    const uint32_t offset = cj_block_shared_offset(block, pointer, sizeof(barrier), word);
     if (offset % sizeof(barrier) != 0) {
         cj_block_fail(block, "%s at byte %u of shared memory, which is not a multiple of 8", word, offset);
     }
@@ -57,26 +40,47 @@ static barrier *to_live_barrier(cj_block *block, void *pointer, const char *word
     barrier *result = to_barrier(block, pointer, word);
     if (result->mark != BARRIER_MARK) {
         cj_block_fail(block, "%s at byte %u of shared memory, where no barrier was initialised", word,
-                      shared_offset(block, pointer, 0, word));
+                      cj_block_shared_offset(block, pointer, 0, word));
     }
     return result;
 }
 
 static void barrier_init(void *launch, void *pointer, unsigned count) {
-    cj_block *block = launch;
-    barrier *self = to_barrier(block, pointer, "cj_barrier_init");
+    barrier *self = to_barrier(launch, pointer, "cj_barrier_init");
     if (count == 0 || count > MOST_ARRIVALS) {
-        cj_block_fail(block, "cj_barrier_init with %u arrivals, must be 1 to %d", count, MOST_ARRIVALS);
+        cj_block_fail(launch, "cj_barrier_init with %u arrivals, must be 1 to %d", count, MOST_ARRIVALS);
     }
     *self = (barrier){.mark = BARRIER_MARK, .count = (uint16_t)count, .pending = (uint16_t)count};
 }
 
-static void barrier_arrive(void *launch, void *pointer) {
-    barrier *self = to_live_barrier(launch, pointer, "cj_barrier_arrive");
-    if (--self->pending == 0) {
+static void end_phase_if_complete(barrier *self) {
+    if (self->pending == 0 && self->units == 0) {
         self->pending = self->count;
         ++self->phase;
     }
+}
+
+static void arrive(cj_block *block, void *pointer, unsigned units, const char *word) {
+    barrier *self = to_live_barrier(block, pointer, word);
+    if (self->pending == 0) {
+        cj_block_fail(block, "%s at byte %u of shared memory, where all %u have arrived and %d bytes are missing", word,
+                      cj_block_shared_offset(block, pointer, 0, word), self->count, self->units * UNIT);
+    }
+    self->units = (int16_t)(self->units + (int)units);
+    --self->pending;
+    end_phase_if_complete(self);
+}
+
+static void barrier_arrive(void *launch, void *pointer) {
+    arrive(launch, pointer, 0, "cj_barrier_arrive");
+}
+
+static void barrier_expect(void *launch, void *pointer, unsigned bytes) {
+    if (bytes % UNIT != 0 || bytes / UNIT > MOST_UNITS) {
+        cj_block_fail(launch, "cj_barrier_expect of %u bytes, must be a multiple of 16 up to %d", bytes,
+                      MOST_UNITS * UNIT);
+    }
+    arrive(launch, pointer, bytes / UNIT, "cj_barrier_expect");
 }
 
 static bool phase_ended(const cj_block *block, const cj_wait *wait) {
@@ -87,9 +91,12 @@ static bool phase_ended(const cj_block *block, const cj_wait *wait) {
 
 static void describe_barrier(const cj_block *block, const cj_wait *wait, char *text, size_t size) {
     const barrier *self = wait->at;
-    snprintf(
-        text, size, "for the end of phase %u of the barrier at byte %td of shared memory, where %d of %d have arrived",
+    const int used = snprintf(
+        text, size, "for the end of phase %u of the barrier at byte %td of shared memory, %d of %d arrived",
         self->phase, (const char *)wait->at - (const char *)block->shared, self->count - self->pending, self->count);
+    if (self->units != 0 && used > 0 && (size_t)used < size) {
+        snprintf(text + used, size - (size_t)used, ", %d bytes missing", self->units * UNIT);
+    }
 }
 
 static void barrier_wait(void *launch, void *pointer, unsigned parity) {
@@ -101,386 +108,42 @@ static void barrier_wait(void *launch, void *pointer, unsigned parity) {
 }
 
 /* ---------------------------------------------------------------------------------------------------------------------
- * Products in flight
+ * Bulk copies
  * ------------------------------------------------------------------------------------------------------------------ */
 
-enum { WARPGROUP = 128, WARPGROUPS = CJ_MAX_THREADS / WARPGROUP };
-enum { ROWS = 64, MOST_COLUMNS = 256, DEPTH = 8, MOST_SUM_REGISTERS = MOST_COLUMNS / 2, A_REGISTERS = 4 };
-enum { UNIT = 16, CORE_COLUMNS = 8, CORE_BYTES = UNIT * CORE_COLUMNS }; /* of B in shared memory */
-enum { MOST_PRODUCTS = 256, MOST_SUMS = 4 };                            /* in flight */
-
-static const uint32_t POISON = 0x7fc0dead; /* a NaN */
-
-/* Sums that products in flight add to. */
-typedef struct sums {
-    uint32_t products; /* in flight; 0: not in use */
-    float *registers[WARPGROUP];
-    float value[ROWS][MOST_COLUMNS];
-} sums;
-
-typedef struct product {
-    unsigned long long b; /* descriptor */
-    int columns;
-    bool add;
-    uint64_t group;
-    sums *sum;
-    uint32_t issued; /* by how many threads */
-    bool early, done;
-    const uint32_t *a[WARPGROUP];
-    uint32_t a_copy[WARPGROUP][A_REGISTERS];
-} product;
-
-typedef struct member {
-    uint64_t products, groups; /* issued; closed */
-    uint64_t until;            /* groups it waits for */
-    bool fenced;
-} member;
-
-typedef struct warpgroup {
-    member members[WARPGROUP];
-    uint64_t first, end; /* products in flight, numbered from the block's start; number i is queue[i % MOST_PRODUCTS] */
-    uint64_t groups;     /* waited for */
-    uint32_t waiting;    /* threads */
-    uint32_t index;
-    sums sums[MOST_SUMS];
-    product queue[MOST_PRODUCTS];
-} warpgroup;
-
-/* State of a block: block->words. */
-typedef struct hopper {
-    warpgroup *warpgroups[WARPGROUPS]; /* NULL before their first product */
-} hopper;
-
-static warpgroup *get_warpgroup(cj_block *block) {
-    const uint32_t index = block->current / WARPGROUP;
-    if (!block->words) {
-        block->words = calloc(1, sizeof(hopper));
-    }
-    hopper *state = block->words;
-    if (state && !state->warpgroups[index]) {
-        state->warpgroups[index] = calloc(1, sizeof(warpgroup));
-    }
-    if (!state || !state->warpgroups[index]) {
-        cj_block_fail(block, "no memory for the products of a warpgroup");
-    }
-    if ((index + 1) * WARPGROUP > block->threads) {
-        cj_block_fail(block, "warpgroup %u has only %u of 128 threads", index, block->threads - index * WARPGROUP);
-    }
-    state->warpgroups[index]->index = index;
-    return state->warpgroups[index];
+static void do_copy(const cj_copy *copy) {
+    memcpy(copy->to, copy->from, copy->bytes);
+    barrier *self = copy->barrier;
+    self->units = (int16_t)(self->units - (int)(copy->bytes / UNIT));
+    end_phase_if_complete(self);
 }
 
-static product *get_product(warpgroup *group, uint64_t number) {
-    return &group->queue[number % MOST_PRODUCTS];
-}
-
-/* Where register i of a thread's sum lies in the 64 x N matrix. */
-static float *sum_element(sums *sum, uint32_t thread, int i) {
-    return &sum->value[thread / 32 * 16 + thread % 32 / 4 + (uint32_t)i % 4 / 2 * 8]
-                      [(uint32_t)i / 4 * 8 + thread % 4 * 2 + (uint32_t)i % 2];
-}
-
-/* ---------------------------------------------------------------------------------------------------------------------
- * Arithmetic
- * ------------------------------------------------------------------------------------------------------------------ */
-
-static float tf32(uint32_t bits) {
-    float value;
-    bits &= 0xffffe000;
-    memcpy(&value, &bits, sizeof(value));
-    return value;
-}
-
-/* Fields of a descriptor: units of 16 bytes. */
-static uint32_t start_of(unsigned long long b) {
-    return (uint32_t)(b & 0x3fff) * UNIT;
-}
-static uint32_t k_stride_of(unsigned long long b) {
-    return (uint32_t)(b >> 16 & 0x3fff) * UNIT;
-}
-static uint32_t n_stride_of(unsigned long long b) {
-    return (uint32_t)(b >> 32 & 0x3fff) * UNIT;
-}
-
-/* B: units of 4 numbers along k, 8 columns a core matrix. */
-static void read_b(const cj_block *block, const product *p, float b[DEPTH][MOST_COLUMNS]) {
-    for (int k = 0; k < DEPTH; k += 4) {
-        const unsigned char *plane =
-            (const unsigned char *)block->shared + start_of(p->b) + (uint32_t)k / 4 * k_stride_of(p->b);
-        for (int column = 0; column < p->columns; ++column) {
-            uint32_t unit[4];
-            memcpy(unit, plane + (uint32_t)column / 8 * n_stride_of(p->b) + (uint32_t)column % 8 * UNIT, UNIT);
-            for (int i = 0; i < 4; ++i) {
-                b[k + i][column] = tf32(unit[i]);
-            }
-        }
-    }
-}
-
-/* A: registers (row, k), (row + 8, k), (row, k + 4), (row + 8, k + 4). */
-static void read_a(const product *p, float a[ROWS][DEPTH]) {
-    for (uint32_t thread = 0; thread < WARPGROUP; ++thread) {
-        const uint32_t row = thread / 32 * 16 + thread % 32 / 4, k = thread % 4;
-        for (uint32_t i = 0; i < A_REGISTERS; ++i) {
-            a[row + i % 2 * 8][k + i / 2 * 4] = tf32(p->a_copy[thread][i]);
-        }
-    }
-}
-
-static void multiply(float (*restrict sum)[MOST_COLUMNS], const float (*restrict a)[DEPTH],
-                     const float (*restrict b)[MOST_COLUMNS], int columns) {
-    for (int row = 0; row < ROWS; ++row) {
-        const float *w = a[row];
-        for (int first = 0; first < columns; first += 8) {
-            float *restrict s = &sum[row][first];
-            for (int i = 0; i < 8; ++i) {
-                const int j = first + i;
-                s[i] += ((w[0] * b[0][j] + w[1] * b[1][j]) + (w[2] * b[2][j] + w[3] * b[3][j])) +
-                        ((w[4] * b[4][j] + w[5] * b[5][j]) + (w[6] * b[6][j] + w[7] * b[7][j]));
-            }
-        }
-    }
-}
-
-static void compute(const cj_block *block, product *p) {
-    float a[ROWS][DEPTH], b[DEPTH][MOST_COLUMNS];
-    read_a(p, a);
-    read_b(block, p, b);
-    multiply(p->sum->value, (const float(*)[DEPTH])a, (const float(*)[MOST_COLUMNS])b, p->columns);
-    p->done = true;
-}
-
-/* ---------------------------------------------------------------------------------------------------------------------
- * Issue
- * ------------------------------------------------------------------------------------------------------------------ */
-
-static unsigned long long descriptor(void *launch, const void *start, unsigned k_stride) {
-    const uint32_t offset = shared_offset(launch, start, 0, "cj_descriptor");
-    if (offset % UNIT != 0 || k_stride % UNIT != 0 || k_stride / UNIT > 0x3fff) {
-        cj_block_fail(
-            launch,
-            "cj_descriptor at byte %u of shared memory with a distance of %u bytes along k: must be multiples "
-            "of 16, and the distance at most 262128",
-            offset, k_stride);
-    }
-    return offset / UNIT | (unsigned long long)(k_stride / UNIT) << 16 | (unsigned long long)(CORE_BYTES / UNIT) << 32;
-}
-
-static void check_operands(cj_block *block, const struct cj_cpu_product *given) {
-    if (given->columns < 8 || given->columns > MOST_COLUMNS || given->columns % 8 != 0) {
-        cj_block_fail(block, "product of %d columns, must be a multiple of 8 up to 256", given->columns);
-    }
-    if (given->b & ~0x00003fff3fff3fffULL) {
-        cj_block_fail(block, "product with descriptor 0x%016llx, which has bits set that an unswizzled one has not",
-                      given->b);
-    }
-    const uint32_t start = start_of(given->b), k = k_stride_of(given->b), n = n_stride_of(given->b);
-    const uint32_t end = start + k + (uint32_t)(given->columns / 8 - 1) * n + CORE_BYTES;
-    if (end > block->shared_bytes) {
-        cj_block_fail(
-            block,
-            "product of %d columns reads bytes %u to %u of shared memory, of which the block has %u: descriptor "
-            "with start %u, distances %u along k and %u along columns",
-            given->columns, start, end - 1, block->shared_bytes, start, k, n);
-    }
-}
-
-/* The sums in flight that own these registers of this thread, or NULL. */
-static sums *find_sums(warpgroup *group, uint32_t thread, const float *registers) {
-    for (int i = 0; i < MOST_SUMS; ++i) {
-        if (group->sums[i].products > 0 && group->sums[i].registers[thread] == registers) {
-            return &group->sums[i];
-        }
-    }
-    return NULL;
-}
-
-static sums *free_sums(cj_block *block, warpgroup *group) {
-    for (int i = 0; i < MOST_SUMS; ++i) {
-        if (group->sums[i].products == 0) {
-            return &group->sums[i];
-        }
-    }
-    cj_block_fail(block, "products into more than %d different sums in flight: MOST_SUMS in src/cpu_hopper.c",
-                  MOST_SUMS);
-}
-
-/* The first thread that issues a product makes its record. */
-static void begin_product(cj_block *block, warpgroup *group, uint32_t thread, const struct cj_cpu_product *given) {
-    check_operands(block, given);
-    if (group->end - group->first == MOST_PRODUCTS) {
-        cj_block_fail(block, "more than %d products in flight: MOST_PRODUCTS in src/cpu_hopper.c", MOST_PRODUCTS);
-    }
-    sums *sum = find_sums(group, thread, given->sum);
-    if (!sum) {
-        sum = free_sums(block, group);
-    }
-    for (uint64_t i = group->first; i < group->end && !given->add; ++i) { /* what they add is overwritten */
-        get_product(group, i)->done |= get_product(group, i)->sum == sum;
-    }
-    product *p = get_product(group, group->end);
-    *p = (product){.b = given->b,
-                   .columns = given->columns,
-                   .add = given->add,
-                   .group = group->members[thread].groups,
-                   .sum = sum,
-                   .early = group->end % 2 == 0};
-    ++sum->products;
-    ++group->end;
-}
-
-/* Takes over a thread's sum registers. */
-static void take_sum(product *p, uint32_t thread, float *registers) {
-    const bool taken = p->sum->registers[thread] != NULL;
-    p->sum->registers[thread] = registers;
-    for (int i = 0; i < p->columns / 2; ++i) {
-        float *element = sum_element(p->sum, thread, i);
-        if (!taken) {
-            *element = registers[i];
-            memcpy(&registers[i], &POISON, sizeof(POISON));
-        }
-        if (!p->add) {
-            *element = 0.0F;
-        }
-    }
-}
-
-static void issue(void *launch, const struct cj_cpu_product *given) {
+static void bulk_load(void *launch, void *to, const void *from, unsigned bytes, void *pointer) {
     cj_block *block = launch;
-    warpgroup *group = get_warpgroup(block);
-    const uint32_t thread = block->current % WARPGROUP;
-    member *self = &group->members[thread];
-    if (!self->fenced) {
-        cj_block_fail(block, "product without cj_product_fence since the last cj_product_wait");
+    cj_hopper *hopper = block->hopper;
+    const uint32_t offset = cj_block_shared_offset(block, to, bytes, "cj_bulk_load");
+    if (offset % UNIT != 0 || (uintptr_t)from % UNIT != 0 || bytes % UNIT != 0) {
+        cj_block_fail(block, "cj_bulk_load of %u bytes from %p to byte %u of shared memory, must be multiples of 16",
+                      bytes, from, offset);
     }
-    if (self->products == group->end) {
-        begin_product(block, group, thread, given);
-    }
-    product *p = get_product(group, self->products);
-    const sums *owner = find_sums(group, thread, given->sum);
-    if (p->b != given->b || p->columns != given->columns || p->add != (given->add != 0) || p->group != self->groups) {
-        cj_block_fail(block,
-                      "product %llu of its warpgroup with descriptor 0x%016llx, %d columns, add %d, in group %llu; "
-                      "another thread's has 0x%016llx, %d columns, add %d, group %llu",
-                      (unsigned long long)self->products, given->b, given->columns, given->add != 0,
-                      (unsigned long long)self->groups, p->b, p->columns, p->add, (unsigned long long)p->group);
-    }
-    if (owner ? owner != p->sum : p->sum->registers[thread] != NULL) {
-        cj_block_fail(block, "product %llu of its warpgroup adds to another sum than other threads' products do",
-                      (unsigned long long)self->products);
-    }
-    take_sum(p, thread, given->sum);
-    p->a[thread] = given->a;
-    memcpy(p->a_copy[thread], given->a, sizeof(p->a_copy[thread]));
-    ++self->products;
-    if (++p->issued == WARPGROUP && p->early && !p->done) {
-        compute(block, p);
+    const cj_copy copy = {to, from, bytes, to_live_barrier(block, pointer, "cj_bulk_load")};
+    if (hopper->copies_issued++ % 2 == 0 || hopper->copies_late == CJ_LATE_COPIES) {
+        do_copy(&copy);
+    } else {
+        hopper->copies[hopper->copies_late++] = copy;
     }
 }
 
-static void product_fence(void *launch) {
-    get_warpgroup(launch)->members[((cj_block *)launch)->current % WARPGROUP].fenced = true;
-}
-
-static void product_commit(void *launch) {
-    ++get_warpgroup(launch)->members[((cj_block *)launch)->current % WARPGROUP].groups;
-}
-
-/* ---------------------------------------------------------------------------------------------------------------------
- * Wait
- * ------------------------------------------------------------------------------------------------------------------ */
-
-/* Gives the sums back to the registers. */
-static void give_sums_back(cj_block *block, warpgroup *group, product *p) {
-    for (uint32_t thread = 0; thread < WARPGROUP; ++thread) {
-        float *registers = p->sum->registers[thread];
-        for (int i = 0; i < p->columns / 2; ++i) {
-            if (memcmp(&registers[i], &POISON, sizeof(POISON)) != 0) {
-                block->current = group->index * WARPGROUP + thread;
-                cj_block_fail(block, "register %d of a sum was written before its product was waited for", i);
-            }
-            registers[i] = *sum_element(p->sum, thread, i);
-        }
-        p->sum->registers[thread] = NULL;
+/* Nobody can go on: the last possible moment for the oldest copy. */
+static bool do_late_copy(cj_block *block) {
+    cj_hopper *hopper = block->hopper;
+    if (hopper->copies_late == 0) {
+        return false;
     }
-}
-
-static void finish_product(cj_block *block, warpgroup *group, product *p) {
-    if (!p->done) {
-        compute(block, p);
-    }
-    for (uint32_t thread = 0; thread < WARPGROUP; ++thread) {
-        if (memcmp(p->a[thread], p->a_copy[thread], sizeof(p->a_copy[thread])) != 0) {
-            block->current = group->index * WARPGROUP + thread;
-            cj_block_fail(block, "a register set reused before its group was waited for: A of product %llu, group %llu",
-                          (unsigned long long)group->first, (unsigned long long)p->group);
-        }
-    }
-    if (--p->sum->products == 0) {
-        give_sums_back(block, group, p);
-    }
-}
-
-/* All threads of the warpgroup wait: have they done the same? */
-static void check_members(cj_block *block, const warpgroup *group) {
-    const member *one = &group->members[0];
-    for (uint32_t thread = 1; thread < WARPGROUP; ++thread) {
-        const member *other = &group->members[thread];
-        if (other->products != one->products || other->groups != one->groups || other->until != one->until) {
-            block->current = group->index * WARPGROUP + thread;
-            cj_block_fail(block,
-                          "waits for product group %llu after %llu products in %llu groups, thread %u for group %llu "
-                          "after %llu products in %llu groups",
-                          (unsigned long long)other->until - 1, (unsigned long long)other->products,
-                          (unsigned long long)other->groups, group->index * WARPGROUP,
-                          (unsigned long long)one->until - 1, (unsigned long long)one->products,
-                          (unsigned long long)one->groups);
-        }
-    }
-}
-
-static bool groups_ended(const cj_block *block, const cj_wait *wait) {
-    (void)block;
-    const warpgroup *group = wait->at;
-    return group->groups >= wait->number;
-}
-
-static void describe_groups(const cj_block *block, const cj_wait *wait, char *text, size_t size) {
-    const warpgroup *group = wait->at;
-    const cj_thread *threads = &block->thread[group->index * WARPGROUP];
-    uint32_t missing = 0;
-    while (missing < WARPGROUP - 1 && threads[missing].state == CJ_AT_WAIT && threads[missing].wait->at == group) {
-        ++missing;
-    }
-    snprintf(text, size, "for product group %llu of warpgroup %u, reached by %u of 128 threads; thread %u %s",
-             (unsigned long long)wait->number - 1, group->index, group->waiting, group->index * WARPGROUP + missing,
-             threads[missing].state == CJ_ENDED ? "has ended" : "waits for something else");
-}
-
-static void product_wait(void *launch, unsigned pending) {
-    cj_block *block = launch;
-    warpgroup *group = get_warpgroup(block);
-    member *self = &group->members[block->current % WARPGROUP];
-    self->fenced = false;
-    if (self->groups < pending || self->groups - pending <= group->groups) {
-        return;
-    }
-    self->until = self->groups - pending;
-    if (++group->waiting < WARPGROUP) {
-        cj_block_wait(
-            block, &(cj_wait){.ready = groups_ended, .describe = describe_groups, .at = group, .number = self->until});
-        return;
-    }
-    cj_block_yield(block);
-    const uint32_t current = block->current; /* an error names whom it is about */
-    check_members(block, group);
-    while (group->first < group->end && get_product(group, group->first)->group < self->until) {
-        finish_product(block, group, get_product(group, group->first));
-        ++group->first;
-    }
-    block->current = current;
-    group->groups = self->until;
-    group->waiting = 0;
+    do_copy(&hopper->copies[0]);
+    --hopper->copies_late;
+    memmove(hopper->copies, hopper->copies + 1, hopper->copies_late * sizeof(*hopper->copies));
+    return true;
 }
 
 /* ---------------------------------------------------------------------------------------------------------------------
@@ -489,40 +152,37 @@ static void product_wait(void *launch, unsigned pending) {
 
 /* The last thread leaves everything as for the next block's first. */
 static void thread_ends(cj_block *block) {
-    hopper *state = block->words;
-    if (!state) {
-        return;
-    }
-    warpgroup *group = state->warpgroups[block->current / WARPGROUP];
-    const uint64_t issued = group ? group->members[block->current % WARPGROUP].products : 0;
-    if (group && issued > group->first) {
-        cj_block_fail(block, "ended with %llu products in flight", (unsigned long long)(issued - group->first));
-    }
-    for (int i = 0; i < WARPGROUPS && block->ended + 1 == block->threads; ++i) {
-        if (state->warpgroups[i]) {
-            memset(state->warpgroups[i], 0, offsetof(warpgroup, sums));
+    cj_product_thread_ends(block);
+    if (block->ended + 1 == block->threads) {
+        if (block->hopper->copies_late > 0) {
+            cj_block_fail(block, "the block ends with %u bulk copies on their way", block->hopper->copies_late);
         }
+        cj_product_block_ends(block);
     }
 }
 
 static const struct cj_cpu_hopper words = {.barrier_init = barrier_init,
                                            .barrier_arrive = barrier_arrive,
+                                           .barrier_expect = barrier_expect,
                                            .barrier_wait = barrier_wait,
-                                           .descriptor = descriptor,
-                                           .product = issue,
-                                           .product_fence = product_fence,
-                                           .product_commit = product_commit,
-                                           .product_wait = product_wait};
+                                           .bulk_load = bulk_load,
+                                           .descriptor = cj_product_descriptor,
+                                           .product = cj_product_issue,
+                                           .product_fence = cj_product_fence,
+                                           .product_commit = cj_product_commit,
+                                           .product_wait = cj_product_wait};
 
-void cj_hopper_open(cj_block *block) {
+bool cj_hopper_open(cj_block *block) {
+    block->hopper = calloc(1, sizeof(*block->hopper));
     block->host->hopper = &words;
     block->thread_ends = thread_ends;
+    block->nobody_runs = do_late_copy;
+    return block->hopper != NULL;
 }
 
 void cj_hopper_close(cj_block *block) {
-    hopper *state = block->words;
-    for (int i = 0; i < WARPGROUPS && state; ++i) {
-        free(state->warpgroups[i]);
+    for (int i = 0; i < CJ_WARPGROUPS && block->hopper; ++i) {
+        free(block->hopper->warpgroups[i]);
     }
-    free(state);
+    free(block->hopper);
 }

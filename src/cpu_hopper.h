@@ -4,8 +4,38 @@
 
 #include "cpu_block.h"
 
-/* Before and after the blocks. */
-void cj_hopper_open(cj_block *block);
+/* Before and after the blocks. False: no memory. */
+bool cj_hopper_open(cj_block *block);
 void cj_hopper_close(cj_block *block);
+
+/* ---- between cpu_hopper.c and cpu_product.c ---- */
+
+enum { CJ_WARPGROUP = 128, CJ_WARPGROUPS = CJ_MAX_THREADS / CJ_WARPGROUP, CJ_LATE_COPIES = 256 };
+
+typedef struct cj_copy {
+    void *to;
+    const void *from;
+    uint32_t bytes;
+    void *barrier;
+} cj_copy;
+
+/* State of the block that runs. */
+typedef struct cj_hopper {
+    struct cj_warpgroup *warpgroups[CJ_WARPGROUPS]; /* NULL before their first product */
+    uint64_t copies_issued;
+    uint32_t copies_late;
+    cj_copy copies[CJ_LATE_COPIES]; /* not done yet, oldest first */
+} cj_hopper;
+
+struct cj_cpu_product;
+unsigned long long cj_product_descriptor(void *launch, const void *start, unsigned k_stride);
+void cj_product_issue(void *launch, const struct cj_cpu_product *given);
+void cj_product_fence(void *launch);
+void cj_product_commit(void *launch);
+void cj_product_wait(void *launch, unsigned pending);
+
+/* When a thread ends; when all have ended. */
+void cj_product_thread_ends(cj_block *block);
+void cj_product_block_ends(cj_block *block);
 
 #endif

@@ -15,7 +15,9 @@ struct cj_cpu_product {
 struct cj_cpu_hopper {
     void (*barrier_init)(void *launch, void *barrier, unsigned int count);
     void (*barrier_arrive)(void *launch, void *barrier);
+    void (*barrier_expect)(void *launch, void *barrier, unsigned int bytes);
     void (*barrier_wait)(void *launch, void *barrier, unsigned int parity);
+    void (*bulk_load)(void *launch, void *to, const void *from, unsigned int bytes, void *barrier);
     unsigned long long (*descriptor)(void *launch, const void *start, unsigned int k_stride);
     void (*product)(void *launch, const struct cj_cpu_product *product);
     void (*product_fence)(void *launch);
@@ -36,6 +38,12 @@ inline void cj_barrier_init_fence() {
 }
 inline void cj_barrier_arrive(cj_barrier *barrier) {
     cj_host.hopper->barrier_arrive(cj_host.launch, barrier);
+}
+inline void cj_barrier_expect(cj_barrier *barrier, unsigned int bytes) {
+    cj_host.hopper->barrier_expect(cj_host.launch, barrier, bytes);
+}
+inline void cj_bulk_load(void *to, const void *from, unsigned int bytes, cj_barrier *barrier) {
+    cj_host.hopper->bulk_load(cj_host.launch, to, from, bytes, barrier);
 }
 inline void cj_barrier_wait(cj_barrier *barrier, unsigned int parity) {
     cj_host.hopper->barrier_wait(cj_host.launch, barrier, parity);
@@ -71,6 +79,10 @@ template <int registers> void cj_product_tf32(float (&)[registers], const uint4 
 /* To nearest, ties away from zero; every NaN becomes the same one. */
 inline unsigned int cj_f32_to_tf32(float value) {
     return value != value ? 0x7fffffff : (__float_as_uint(value) + 0x1000) & 0xffffe000;
+}
+
+inline long long cj_opaque(long long value) {
+    return value;
 }
 
 /* Of exactly the size that the launch asks for: AddressSanitizer sees its ends. */

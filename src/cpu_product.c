@@ -1,0 +1,417 @@
+/* cpu_product.c - products of a warpgroup on the target cpu.
+ *
+ * A product of a warpgroup is one record. Each of the 128 threads that issues it leaves its registers there:
+ *   sum  is copied into a matrix of the warpgroup, and the registers are set to POISON until no product in flight uses
+ *        them: who reads them too early computes with NaN, who writes them is found out;
+ *   a    is copied, and compared when the product is waited for.
+ * The tensor core may read shared memory at any time between issue and wait, so every second product is computed as
+ * soon as all threads have issued it, and the others as late as the wait allows, after every other thread has had a
+ * turn: data that is not there yet, or no longer, gives wrong results. Numbers are cut to tf32, products of them are
+ * exact, and sums are rounded to nearest in float32; the tensor core cuts them.
+ *
+ * Errors: threads of a warpgroup that miss a product or a wait or disagree on one; a descriptor that reaches past the
+ * block's shared memory; registers that are touched in flight; a first product, or first one after a wait, without
+ * cj_product_fence (the device asks for it only if registers were touched); products that a thread never waits for. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../kernel_src/cpu/hopper.cuh"
+#include "cpu_hopper.h"
+
+/* ---------------------------------------------------------------------------------------------------------------------
+ * Products in flight
+ * ------------------------------------------------------------------------------------------------------------------ */
+
+enum { WARPGROUP = CJ_WARPGROUP };
+enum { ROWS = 64, MOST_COLUMNS = 256, DEPTH = 8, MOST_SUM_REGISTERS = MOST_COLUMNS / 2, A_REGISTERS = 4 };
+enum { UNIT = 16, CORE_COLUMNS = 8, CORE_BYTES = UNIT * CORE_COLUMNS }; /* of B in shared memory */
+enum { MOST_PRODUCTS = 256, MOST_SUMS = 4 };                            /* in flight */
+
+static const uint32_t POISON = 0x7fc0dead; /* a NaN */
+
+/* Sums that products in flight add to. */
+typedef struct sums {
+    uint32_t products; /* in flight; 0: not in use */
+    float *registers[WARPGROUP];
+    float value[ROWS][MOST_COLUMNS];
+} sums;
+
+typedef struct product {
+    unsigned long long b; /* descriptor */
+    int columns;
+    bool add;
+    uint64_t group;
+    sums *sum;
+    uint32_t issued; /* by how many threads */
+    bool early, done;
+    const uint32_t *a[WARPGROUP];
+    uint32_t a_copy[WARPGROUP][A_REGISTERS];
+} product;
+
+typedef struct member {
+    uint64_t products, groups; /* issued; closed */
+    uint64_t until;            /* groups it waits for */
+    bool fenced;
+} member;
+
+struct cj_warpgroup {
+    member members[WARPGROUP];
+    uint64_t first, end; /* products in flight, numbered from the block's start; number i is queue[i % MOST_PRODUCTS] */
+    uint64_t groups;     /* waited for */
+    uint32_t waiting;    /* threads */
+    uint32_t index;
+    sums sums[MOST_SUMS];
+    product queue[MOST_PRODUCTS];
+};
+typedef struct cj_warpgroup warpgroup;
+
+static warpgroup *get_warpgroup(cj_block *block) {
+    const uint32_t index = block->current / WARPGROUP;
+    cj_hopper *hopper = block->hopper;
+    if (!hopper->warpgroups[index]) {
+        hopper->warpgroups[index] = calloc(1, sizeof(warpgroup));
+    }
+    if (!hopper->warpgroups[index]) {
+        cj_block_fail(block, "no memory for the products of a warpgroup");
+    }
+    if ((index + 1) * WARPGROUP > block->threads) {
+        cj_block_fail(block, "warpgroup %u has only %u of 128 threads", index, block->threads - index * WARPGROUP);
+    }
+    hopper->warpgroups[index]->index = index;
+    return hopper->warpgroups[index];
+}
+
+static product *get_product(warpgroup *group, uint64_t number) {
+    return &group->queue[number % MOST_PRODUCTS];
+}
+
+/* Where register i of a thread's sum lies in the 64 x N matrix. */
+static float *sum_element(sums *sum, uint32_t thread, int i) {
+    return &sum->value[thread / 32 * 16 + thread % 32 / 4 + (uint32_t)i % 4 / 2 * 8]
+                      [(uint32_t)i / 4 * 8 + thread % 4 * 2 + (uint32_t)i % 2];
+}
+
+/* ---------------------------------------------------------------------------------------------------------------------
+ * Arithmetic
+ * ------------------------------------------------------------------------------------------------------------------ */
+
+static float tf32(uint32_t bits) {
+    float value;
+    bits &= 0xffffe000;
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
+/* Fields of a descriptor: units of 16 bytes. */
+static uint32_t start_of(unsigned long long b) {
+    return (uint32_t)(b & 0x3fff) * UNIT;
+}
+static uint32_t k_stride_of(unsigned long long b) {
+    return (uint32_t)(b >> 16 & 0x3fff) * UNIT;
+}
+static uint32_t n_stride_of(unsigned long long b) {
+    return (uint32_t)(b >> 32 & 0x3fff) * UNIT;
+}
+
+/* B: units of 4 numbers along k, 8 columns a core matrix. */
+static void read_b(const cj_block *block, const product *p, float b[DEPTH][MOST_COLUMNS]) {
+    for (int k = 0; k < DEPTH; k += 4) {
+        const unsigned char *plane =
+            (const unsigned char *)block->shared + start_of(p->b) + (uint32_t)k / 4 * k_stride_of(p->b);
+        for (int column = 0; column < p->columns; ++column) {
+            uint32_t unit[4];
+            memcpy(unit, plane + (uint32_t)column / 8 * n_stride_of(p->b) + (uint32_t)column % 8 * UNIT, UNIT);
+            for (int i = 0; i < 4; ++i) {
+                b[k + i][column] = tf32(unit[i]);
+            }
+        }
+    }
+}
+
+/* A: registers (row, k), (row + 8, k), (row, k + 4), (row + 8, k + 4). */
+static void read_a(const product *p, float a[ROWS][DEPTH]) {
+    for (uint32_t thread = 0; thread < WARPGROUP; ++thread) {
+        const uint32_t row = thread / 32 * 16 + thread % 32 / 4, k = thread % 4;
+        for (uint32_t i = 0; i < A_REGISTERS; ++i) {
+            a[row + i % 2 * 8][k + i / 2 * 4] = tf32(p->a_copy[thread][i]);
+        }
+    }
+}
+
+static void multiply(float (*restrict sum)[MOST_COLUMNS], const float (*restrict a)[DEPTH],
+                     const float (*restrict b)[MOST_COLUMNS], int columns) {
+    for (int row = 0; row < ROWS; ++row) {
+        const float *w = a[row];
+        for (int first = 0; first < columns; first += 8) {
+            float *restrict s = &sum[row][first];
+            for (int i = 0; i < 8; ++i) {
+                const int j = first + i;
+                s[i] += ((w[0] * b[0][j] + w[1] * b[1][j]) + (w[2] * b[2][j] + w[3] * b[3][j])) +
+                        ((w[4] * b[4][j] + w[5] * b[5][j]) + (w[6] * b[6][j] + w[7] * b[7][j]));
+            }
+        }
+    }
+}
+
+static void compute(const cj_block *block, product *p) {
+    float a[ROWS][DEPTH], b[DEPTH][MOST_COLUMNS];
+    read_a(p, a);
+    read_b(block, p, b);
+    multiply(p->sum->value, (const float(*)[DEPTH])a, (const float(*)[MOST_COLUMNS])b, p->columns);
+    p->done = true;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------------
+ * Issue
+ * ------------------------------------------------------------------------------------------------------------------ */
+
+unsigned long long cj_product_descriptor(void *launch, const void *start, unsigned k_stride) {
+    const uint32_t offset = cj_block_shared_offset(launch, start, 0, "cj_descriptor");
+    if (offset % UNIT != 0 || k_stride % UNIT != 0 || k_stride / UNIT > 0x3fff) {
+        cj_block_fail(
+            launch,
+            "cj_descriptor at byte %u of shared memory with a distance of %u bytes along k: must be multiples "
+            "of 16, and the distance at most 262128",
+            offset, k_stride);
+    }
+    return offset / UNIT | (unsigned long long)(k_stride / UNIT) << 16 | (unsigned long long)(CORE_BYTES / UNIT) << 32;
+}
+
+static void check_operands(cj_block *block, const struct cj_cpu_product *given) {
+    if (given->columns < 8 || given->columns > MOST_COLUMNS || given->columns % 8 != 0) {
+        cj_block_fail(block, "product of %d columns, must be a multiple of 8 up to 256", given->columns);
+    }
+    if (given->b & ~0x00003fff3fff3fffULL) {
+        cj_block_fail(block, "product with descriptor 0x%016llx, which has bits set that an unswizzled one has not",
+                      given->b);
+    }
+    const uint32_t start = start_of(given->b), k = k_stride_of(given->b), n = n_stride_of(given->b);
+    const uint32_t end = start + k + (uint32_t)(given->columns / 8 - 1) * n + CORE_BYTES;
+    if (end > block->shared_bytes) {
+        cj_block_fail(
+            block,
+            "product of %d columns reads bytes %u to %u of shared memory, of which the block has %u: descriptor "
+            "with start %u, distances %u along k and %u along columns",
+            given->columns, start, end - 1, block->shared_bytes, start, k, n);
+    }
+}
+
+/* The sums in flight that own these registers of this thread, or NULL. */
+static sums *find_sums(warpgroup *group, uint32_t thread, const float *registers) {
+    for (int i = 0; i < MOST_SUMS; ++i) {
+        if (group->sums[i].products > 0 && group->sums[i].registers[thread] == registers) {
+            return &group->sums[i];
+        }
+    }
+    return NULL;
+}
+
+static sums *free_sums(cj_block *block, warpgroup *group) {
+    for (int i = 0; i < MOST_SUMS; ++i) {
+        if (group->sums[i].products == 0) {
+            return &group->sums[i];
+        }
+    }
+    cj_block_fail(block, "products into more than %d different sums in flight: MOST_SUMS in src/cpu_hopper.c",
+                  MOST_SUMS);
+}
+
+/* The first thread that issues a product makes its record. */
+static void begin_product(cj_block *block, warpgroup *group, uint32_t thread, const struct cj_cpu_product *given) {
+    check_operands(block, given);
+    if (group->end - group->first == MOST_PRODUCTS) {
+        cj_block_fail(block, "more than %d products in flight: MOST_PRODUCTS in src/cpu_hopper.c", MOST_PRODUCTS);
+    }
+    sums *sum = find_sums(group, thread, given->sum);
+    if (!sum) {
+        sum = free_sums(block, group);
+    }
+    for (uint64_t i = group->first; i < group->end && !given->add; ++i) { /* what they add is overwritten */
+        get_product(group, i)->done |= get_product(group, i)->sum == sum;
+    }
+    product *p = get_product(group, group->end);
+    *p = (product){.b = given->b,
+                   .columns = given->columns,
+                   .add = given->add,
+                   .group = group->members[thread].groups,
+                   .sum = sum,
+                   .early = group->end % 2 == 0};
+    ++sum->products;
+    ++group->end;
+}
+
+/* Takes over a thread's sum registers. */
+static void take_sum(product *p, uint32_t thread, float *registers) {
+    const bool taken = p->sum->registers[thread] != NULL;
+    p->sum->registers[thread] = registers;
+    for (int i = 0; i < p->columns / 2; ++i) {
+        float *element = sum_element(p->sum, thread, i);
+        if (!taken) {
+            *element = registers[i];
+            memcpy(&registers[i], &POISON, sizeof(POISON));
+        }
+        if (!p->add) {
+            *element = 0.0F;
+        }
+    }
+}
+
+void cj_product_issue(void *launch, const struct cj_cpu_product *given) {
+    cj_block *block = launch;
+    warpgroup *group = get_warpgroup(block);
+    const uint32_t thread = block->current % WARPGROUP;
+    member *self = &group->members[thread];
+    if (!self->fenced) {
+        cj_block_fail(block, "product without cj_product_fence since the last cj_product_wait");
+    }
+    if (self->products == group->end) {
+        begin_product(block, group, thread, given);
+    }
+    product *p = get_product(group, self->products);
+    const sums *owner = find_sums(group, thread, given->sum);
+    if (p->b != given->b || p->columns != given->columns || p->add != (given->add != 0) || p->group != self->groups) {
+        cj_block_fail(block,
+                      "product %llu of its warpgroup with descriptor 0x%016llx, %d columns, add %d, in group %llu; "
+                      "another thread's has 0x%016llx, %d columns, add %d, group %llu",
+                      (unsigned long long)self->products, given->b, given->columns, given->add != 0,
+                      (unsigned long long)self->groups, p->b, p->columns, p->add, (unsigned long long)p->group);
+    }
+    if (owner ? owner != p->sum : p->sum->registers[thread] != NULL) {
+        cj_block_fail(block, "product %llu of its warpgroup adds to another sum than other threads' products do",
+                      (unsigned long long)self->products);
+    }
+    take_sum(p, thread, given->sum);
+    p->a[thread] = given->a;
+    memcpy(p->a_copy[thread], given->a, sizeof(p->a_copy[thread]));
+    ++self->products;
+    if (++p->issued == WARPGROUP && p->early && !p->done) {
+        compute(block, p);
+    }
+}
+
+void cj_product_fence(void *launch) {
+    get_warpgroup(launch)->members[((cj_block *)launch)->current % WARPGROUP].fenced = true;
+}
+
+void cj_product_commit(void *launch) {
+    ++get_warpgroup(launch)->members[((cj_block *)launch)->current % WARPGROUP].groups;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------------
+ * Wait
+ * ------------------------------------------------------------------------------------------------------------------ */
+
+/* Gives the sums back to the registers. */
+static void give_sums_back(cj_block *block, warpgroup *group, product *p) {
+    for (uint32_t thread = 0; thread < WARPGROUP; ++thread) {
+        float *registers = p->sum->registers[thread];
+        for (int i = 0; i < p->columns / 2; ++i) {
+            if (memcmp(&registers[i], &POISON, sizeof(POISON)) != 0) {
+                block->current = group->index * WARPGROUP + thread;
+                cj_block_fail(block, "register %d of a sum was written before its product was waited for", i);
+            }
+            registers[i] = *sum_element(p->sum, thread, i);
+        }
+        p->sum->registers[thread] = NULL;
+    }
+}
+
+static void finish_product(cj_block *block, warpgroup *group, product *p) {
+    if (!p->done) {
+        compute(block, p);
+    }
+    for (uint32_t thread = 0; thread < WARPGROUP; ++thread) {
+        if (memcmp(p->a[thread], p->a_copy[thread], sizeof(p->a_copy[thread])) != 0) {
+            block->current = group->index * WARPGROUP + thread;
+            cj_block_fail(block, "a register set reused before its group was waited for: A of product %llu, group %llu",
+                          (unsigned long long)group->first, (unsigned long long)p->group);
+        }
+    }
+    if (--p->sum->products == 0) {
+        give_sums_back(block, group, p);
+    }
+}
+
+/* All threads of the warpgroup wait: have they done the same? */
+static void check_members(cj_block *block, const warpgroup *group) {
+    const member *one = &group->members[0];
+    for (uint32_t thread = 1; thread < WARPGROUP; ++thread) {
+        const member *other = &group->members[thread];
+        if (other->products != one->products || other->groups != one->groups || other->until != one->until) {
+            block->current = group->index * WARPGROUP + thread;
+            cj_block_fail(block,
+                          "waits for product group %llu after %llu products in %llu groups, thread %u for group %llu "
+                          "after %llu products in %llu groups",
+                          (unsigned long long)other->until - 1, (unsigned long long)other->products,
+                          (unsigned long long)other->groups, group->index * WARPGROUP,
+                          (unsigned long long)one->until - 1, (unsigned long long)one->products,
+                          (unsigned long long)one->groups);
+        }
+    }
+}
+
+static bool groups_ended(const cj_block *block, const cj_wait *wait) {
+    (void)block;
+    const warpgroup *group = wait->at;
+    return group->groups >= wait->number;
+}
+
+static void describe_groups(const cj_block *block, const cj_wait *wait, char *text, size_t size) {
+    const warpgroup *group = wait->at;
+    const cj_thread *threads = &block->thread[group->index * WARPGROUP];
+    uint32_t missing = 0;
+    while (missing < WARPGROUP - 1 && threads[missing].state == CJ_AT_WAIT && threads[missing].wait->at == group) {
+        ++missing;
+    }
+    snprintf(text, size, "for product group %llu of warpgroup %u, reached by %u of 128 threads; thread %u %s",
+             (unsigned long long)wait->number - 1, group->index, group->waiting, group->index * WARPGROUP + missing,
+             threads[missing].state == CJ_ENDED ? "has ended" : "waits for something else");
+}
+
+void cj_product_wait(void *launch, unsigned pending) {
+    cj_block *block = launch;
+    warpgroup *group = get_warpgroup(block);
+    member *self = &group->members[block->current % WARPGROUP];
+    self->fenced = false;
+    if (self->groups < pending || self->groups - pending <= group->groups) {
+        return;
+    }
+    self->until = self->groups - pending;
+    if (++group->waiting < WARPGROUP) {
+        cj_block_wait(
+            block, &(cj_wait){.ready = groups_ended, .describe = describe_groups, .at = group, .number = self->until});
+        return;
+    }
+    cj_block_yield(block);
+    const uint32_t current = block->current; /* an error names whom it is about */
+    check_members(block, group);
+    while (group->first < group->end && get_product(group, group->first)->group < self->until) {
+        finish_product(block, group, get_product(group, group->first));
+        ++group->first;
+    }
+    block->current = current;
+    group->groups = self->until;
+    group->waiting = 0;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------------
+ * End of a thread and of a block
+ * ------------------------------------------------------------------------------------------------------------------ */
+
+void cj_product_thread_ends(cj_block *block) {
+    const warpgroup *group = block->hopper->warpgroups[block->current / WARPGROUP];
+    const uint64_t issued = group ? group->members[block->current % WARPGROUP].products : 0;
+    if (group && issued > group->first) {
+        cj_block_fail(block, "ended with %llu products in flight", (unsigned long long)(issued - group->first));
+    }
+}
+
+/* No product is in flight, so no sums are in use. */
+void cj_product_block_ends(cj_block *block) {
+    for (int i = 0; i < CJ_WARPGROUPS; ++i) {
+        if (block->hopper->warpgroups[i]) {
+            memset(block->hopper->warpgroups[i], 0, offsetof(warpgroup, sums));
+        }
+    }
+}
