@@ -5,9 +5,9 @@
  *       for 8 input channels, kernel y, kernel x:
  *         sum[64 channels][COLUMNS pixels] += w[64][8] * x[8][pixels, shifted by the tap]        wgmma
  *
- * Roles. 384 threads: two consumer warpgroups, each with COLUMNS pixels or 64 channels of its own, and a producer
- * warpgroup that fills STAGES buffers in turn with the input under the tile, halo included and padding as zeros. Barriers
- * full[i] and empty[i] hand a buffer over and back.
+ * Roles. 384 threads: two consumer warpgroups, each with COLUMNS pixels or 64 channels of its own; three producer warps
+ * that fill STAGES buffers in turn with the input under the tile, halo included and padding as zeros; and one thread that
+ * brings the weights, SLOT_TAPS taps at a time, to a ring of SLOTS slots. Barriers hand buffers and slots over and back.
  *
  * Shared memory holds 16-byte units: four channels of one pixel. A buffer is
  *   unit[PARTS][CHUNK_C / 4][PARITIES_Y][PARITIES_X][ROWS][PITCH]
@@ -39,11 +39,12 @@
  * CJ_CHUNK_C                input channels of a stage, a multiple of 8                                   8
  * CJ_CHUNK_Y                kernel rows of a stage: KERNEL_Y or 1                                        5
  * CJ_STAGES                 buffers                                                                      2
+ * CJ_SLOT_TAPS, CJ_SLOTS    taps of a slot of the weights' ring, dividing those of a sum; slots            3, 4
  * CJ_UNROLL_K, CJ_UNROLL_Y  groups of 8 channels, and kernel rows, whose products form one sum           1, 1
  * CJ_SHARED_BYTES           dynamic shared memory                                                        150000
  * and those of hopper.cuh and epilogue.cuh */
 
-constexpr int CONSUMERS = 2, WARPGROUP = 128, M = 64;
+constexpr int CONSUMERS = 2, WARPGROUP = 128, M = 64, FILLERS = 96;
 constexpr int RUNS = CONSUMERS / CJ_CONSUMERS_K;
 constexpr int TILE_K = M * CJ_CONSUMERS_K, TILE_X = CJ_TILE_X, TILE_Y = RUNS * CJ_RUN_ROWS;
 constexpr int K_TILES = (CJ_GROUP_OUT + TILE_K - 1) / TILE_K;
@@ -59,20 +60,33 @@ constexpr int PITCH = TILE_X + (CJ_KERNEL_X - 1) * TAP_X / CJ_STRIDE_X;
 constexpr int PLANE = PARITIES_Y * PARITIES_X * ROWS * PITCH; /* units */
 constexpr int PART = PLANES * PLANE, BUFFER = CJ_PARTS * PART;
 
-/* Shared memory: buffers, what the last run may reach past them, a piece of outputs a consumer warp, barriers. */
-constexpr int OUT_COLUMNS = 32, OUT_PITCH = OUT_COLUMNS + 8; /* floats; 8: rows start in other banks */
-constexpr int OUT_OFFSET = 16 * (CJ_STAGES * BUFFER + CJ_COLUMNS);
-constexpr int BARRIER_OFFSET = OUT_OFFSET + 4 * CONSUMERS * 4 * 16 * OUT_PITCH;
-static_assert(BARRIER_OFFSET + 16 * CJ_STAGES <= CJ_SHARED_BYTES, "plan and kernel disagree");
-static_assert((CJ_RUN_ROWS - 1) * PITCH + TILE_X <= CJ_COLUMNS, "plan and kernel disagree");
-
 /* Packed weights: uint4[group][k block of 64][chunk][k step][CHUNK_Y][KERNEL_X][PARTS][128 threads], each thread's A operand
  * (rows lane / 4 and + 8 of its warp's 16, channels lane % 4 and + 4), then bias[group][GROUP_OUT] as floats. */
 constexpr int K_BLOCKS = K_TILES * CJ_CONSUMERS_K;
-constexpr int STEP_WEIGHTS = CJ_PARTS * WARPGROUP;
-constexpr long long CHUNK_WEIGHTS = (long long)K_STEPS * CJ_CHUNK_Y * CJ_KERNEL_X * STEP_WEIGHTS;
-constexpr long long BLOCK_WEIGHTS = CHUNKS * CHUNK_WEIGHTS;
+constexpr int TAP_WEIGHTS = CJ_PARTS * WARPGROUP, CHUNK_TAPS = K_STEPS * CJ_CHUNK_Y * CJ_KERNEL_X;
+constexpr long long BLOCK_WEIGHTS = (long long)CHUNKS * CHUNK_TAPS * TAP_WEIGHTS;
 constexpr long long PACKED_WEIGHTS = CJ_GROUPS * K_BLOCKS * BLOCK_WEIGHTS;
+constexpr int SUM_TAPS = CJ_UNROLL_K * CJ_UNROLL_Y * CJ_KERNEL_X;
+constexpr int SLOT_WEIGHTS = CJ_SLOT_TAPS * TAP_WEIGHTS; /* of one k block */
+static_assert(SUM_TAPS % CJ_SLOT_TAPS == 0, "plan and kernel disagree");
+
+/* Shared memory: buffers, what the last run may reach past them, the ring, a piece of outputs a consumer warp, barriers. */
+constexpr int OUT_COLUMNS = 32, OUT_PITCH = OUT_COLUMNS + 8; /* floats; 8: rows start in other banks */
+constexpr int RING_OFFSET = 16 * (CJ_STAGES * BUFFER + CJ_COLUMNS);
+constexpr int OUT_OFFSET = RING_OFFSET + 16 * CJ_SLOTS * CJ_CONSUMERS_K * SLOT_WEIGHTS;
+constexpr int BARRIER_OFFSET = OUT_OFFSET + 4 * CONSUMERS * 4 * 16 * OUT_PITCH;
+static_assert(BARRIER_OFFSET + 16 * (CJ_STAGES + CJ_SLOTS) <= CJ_SHARED_BYTES, "plan and kernel disagree");
+static_assert((CJ_RUN_ROWS - 1) * PITCH + TILE_X <= CJ_COLUMNS, "plan and kernel disagree");
+
+/* Where a thread is in a ring of buffers: the parity is that of the phase of its barriers that comes next. */
+template <int count> struct turn {
+    int index;
+    unsigned parity;
+    __device__ __forceinline__ void next() {
+        index = index + 1 == count ? 0 : index + 1;
+        parity ^= index == 0;
+    }
+};
 
 struct tile {
     long long n, group, k_tile, z, y, x; /* z, y, x: first output */
@@ -111,43 +125,50 @@ constexpr __device__ __forceinline__ int column_distance(int x) {
     return x * TAP_X % CJ_STRIDE_X * ROWS * PITCH + x * TAP_X / CJ_STRIDE_X;
 }
 
-/* hi and lo of a value; lo is 0 where hi is not finite. */
-__device__ __forceinline__ void split(float value, unsigned &hi, unsigned &lo) {
-    hi = cj_f32_to_tf32(value);
-    lo = (hi & 0x7f800000) == 0x7f800000 ? 0 : cj_f32_to_tf32(value - __uint_as_float(hi));
-}
-
-/* The producer's part of one stage: four channels of a pixel at a time, neighbouring threads neighbouring columns. */
+/* The producers' part of one stage: four channels of a pixel at a time, neighbouring threads neighbouring columns. */
 __device__ __forceinline__ void fill(uint4 *buffer, const cj_forward_args &args, const sizes &size, const tile &t,
                                      const chunk &piece, int thread) {
     constexpr int IN_ROWS = ROWS * PARITIES_Y, IN_COLUMNS = PITCH * PARITIES_X;
     constexpr int STEP_Y = PARITIES_Y > 1 ? 1 : CJ_STRIDE_Y, STEP_X = PARITIES_X > 1 ? 1 : CJ_STRIDE_X;
+    constexpr int LANES = IN_COLUMNS > 16 ? 32 : IN_COLUMNS > 8 ? 16 : 8; /* threads of one row */
     const long long z = t.z * CJ_STRIDE_Z - CJ_PAD_Z + piece.kernel_z * CJ_DILATION_Z;
     const long long y0 = t.y * CJ_STRIDE_Y - CJ_PAD_Y + piece.kernel_y * CJ_DILATION_Y;
     const long long x0 = t.x * CJ_STRIDE_X - CJ_PAD_X;
-    const bool inside_z = z >= 0 && z < size.in_z;
     const range ys = inside(y0, size.in_y, IN_ROWS * STEP_Y), xs = inside(x0, size.in_x, IN_COLUMNS * STEP_X);
-    const int channels = inside_z ? (CJ_GROUP_IN - piece.c < CJ_CHUNK_C ? CJ_GROUP_IN - piece.c : CJ_CHUNK_C) : 0;
+    const int channels = z >= 0 && z < size.in_z ? CJ_GROUP_IN - piece.c : 0;
     const float *x = (const float *)args.x + t.n * args.x_batch_stride +
                      (t.group * CJ_GROUP_IN + piece.c) * args.x_channel_stride + (z * size.in_y + y0) * size.in_x + x0;
-#pragma unroll 4
-    for (int i = thread; i < PLANES * IN_ROWS * IN_COLUMNS; i += WARPGROUP) {
-        const int column = i % IN_COLUMNS, row = i / IN_COLUMNS % IN_ROWS, plane = i / (IN_COLUMNS * IN_ROWS);
-        const int in_y = row * STEP_Y, in_x = column * STEP_X;
-        const bool in = in_y >= ys.low && in_y < ys.high && in_x >= xs.low && in_x < xs.high;
-        const float *from = x + plane * 4 * args.x_channel_stride + in_y * (in_offset)size.in_x + in_x;
-        float v[4];
+    const int lane = thread % LANES;
+#pragma unroll 1
+    for (int i = thread / LANES; i < PLANES * IN_ROWS; i += FILLERS / LANES) {
+        const int row = i % IN_ROWS, plane = i / IN_ROWS, in_y = row * STEP_Y;
+        const bool in_row = in_y >= ys.low && in_y < ys.high;
+        const float *from[4];
+        bool there[4];
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
-            v[c] = in && plane * 4 + c < channels ? from[c * args.x_channel_stride] : 0.0F;
+            from[c] = x + (plane * 4 + c) * args.x_channel_stride + in_y * (in_offset)size.in_x;
+            there[c] = in_row && plane * 4 + c < channels;
         }
-        uint4 hi, lo;
-        split(v[0], hi.x, lo.x), split(v[1], hi.y, lo.y), split(v[2], hi.z, lo.z), split(v[3], hi.w, lo.w);
-        const int to = ((plane * PARITIES_Y + row % PARITIES_Y) * PARITIES_X + column % PARITIES_X) * ROWS * PITCH +
-                       row / PARITIES_Y * PITCH + column / PARITIES_X;
-        buffer[to] = hi;
-        if (CJ_PARTS == 2) {
-            buffer[PART + to] = lo;
+        uint4 *const to = buffer + (plane * PARITIES_Y + row % PARITIES_Y) * PARITIES_X * ROWS * PITCH + row / PARITIES_Y * PITCH;
+#pragma unroll
+        for (int first = 0; first < IN_COLUMNS; first += LANES) {
+            const int column = first + lane, in_x = column * STEP_X;
+            const bool in = in_x >= xs.low && in_x < xs.high;
+            float hi[4], lo[4];
+#pragma unroll
+            for (int c = 0; c < 4; ++c) {
+                const float v = in && there[c] ? from[c][in_x] : 0.0F;
+                hi[c] = cj_round_tf32(v);
+                lo[c] = cj_round_tf32(v - hi[c]); /* NaN if v is not finite, which the surprising rule mends */
+            }
+            if (IN_COLUMNS % LANES == 0 || column < IN_COLUMNS) {
+                float4 *const unit = (float4 *)to + column % PARITIES_X * ROWS * PITCH + column / PARITIES_X;
+                unit[0] = make_float4(hi[0], hi[1], hi[2], hi[3]);
+                if (CJ_PARTS == 2) {
+                    unit[PART] = make_float4(lo[0], lo[1], lo[2], lo[3]);
+                }
+            }
         }
     }
 }
@@ -168,7 +189,7 @@ __device__ __forceinline__ float exact_output(const cj_forward_args &args, const
             }
             const int piece = (c / CJ_CHUNK_C * CJ_KERNEL_Z + kz) * CHUNKS_Y + ky / CJ_CHUNK_Y;
             const int step = (c % CJ_CHUNK_C / 8 * CJ_CHUNK_Y + ky % CJ_CHUNK_Y) * CJ_KERNEL_X + kx;
-            const uint4 *a = weights + piece * CHUNK_WEIGHTS + step * STEP_WEIGHTS + k / 16 * 32 + k % 8 * 4 + c % 4;
+            const uint4 *a = weights + ((long long)piece * CHUNK_TAPS + step) * TAP_WEIGHTS + k / 16 * 32 + k % 8 * 4 + c % 4;
             const int word = k % 16 / 8 + c % 8 / 4 * 2;
             double w = (double)((const float *)a)[word];
             if (CJ_PARTS == 2) {
@@ -180,14 +201,36 @@ __device__ __forceinline__ float exact_output(const cj_forward_args &args, const
     return (float)sum;
 }
 
-/* One consumer's outputs to memory: each warp its 16 channels, 32 columns at a time through shared memory. */
+/* See "the surprising rule": one warp's outputs out[16][OUT_COLUMNS], of which lane `lane` looks at one column. */
+__device__ __noinline__ void replace_strange(float *out, const cj_forward_args &args, long long index, int k_block, int k,
+                                             int column, int run) {
+    const sizes size = get_sizes(args);
+    const tile t = make_tile(index, size);
+    const long long o_y = t.y + run * CJ_RUN_ROWS + column / PITCH, o_x = t.x + column % PITCH;
+    const uint4 *weights = (const uint4 *)args.packed + (t.group * K_BLOCKS + k_block) * BLOCK_WEIGHTS;
+    const float *bias = (const float *)((const uint4 *)args.packed + PACKED_WEIGHTS) + t.group * CJ_GROUP_OUT + k_block * M;
+    if (column / PITCH >= CJ_RUN_ROWS || column % PITCH >= TILE_X || o_y >= size.out_y || o_x >= size.out_x) {
+        return;
+    }
+    for (int i = 0; i < 16 && k_block * M + k + i < CJ_GROUP_OUT; ++i) {
+        float &value = out[i * OUT_PITCH + column % OUT_COLUMNS];
+        if (!(value - value == 0.0F)) {
+            value = cj_linear(exact_output(args, size, t, weights, k + i, o_y, o_x), bias[k + i]);
+        }
+    }
+}
+
+/* One consumer's outputs to memory: each warp its 16 channels, OUT_COLUMNS columns at a time through shared memory. */
 __device__ __forceinline__ void store(const float (&sum)[CJ_COLUMNS / 2], float *out, const cj_forward_args &args,
-                                      const sizes &size, const tile &t, const uint4 *weights, int k_block, int run, int thread) {
+                                      long long index, int block, int run, int thread) {
+    const sizes size = get_sizes(args);
+    const tile t = make_tile(index, size);
     const int lane = thread % 32, warp = thread / 32, row = lane / 4;
-    const long long first_k = (long long)k_block * M + warp * 16, channel = t.group * CJ_GROUP_OUT + first_k;
+    const int k_block = (int)t.k_tile * CJ_CONSUMERS_K + block, first_k = k_block * M + warp * 16;
+    const int channels = CJ_GROUP_OUT - first_k < 16 ? CJ_GROUP_OUT - first_k : 16;
+    const long long channel = t.group * CJ_GROUP_OUT + first_k;
     const float *bias = (const float *)((const uint4 *)args.packed + PACKED_WEIGHTS) + channel;
-    const float b[2] = {first_k + row < CJ_GROUP_OUT ? bias[row] : 0.0F, first_k + row + 8 < CJ_GROUP_OUT ? bias[row + 8] : 0.0F};
-    const int channels = CJ_GROUP_OUT - first_k < 16 ? (int)(CJ_GROUP_OUT - first_k) : 16;
+    const float b[2] = {row < channels ? bias[row] : 0.0F, row + 8 < channels ? bias[row + 8] : 0.0F};
     float *y = (float *)args.y + t.n * args.y_batch_stride + channel * args.y_channel_stride;
     const float *z = (const float *)args.z + t.n * args.z_batch_stride + channel * args.z_channel_stride;
 #pragma unroll
@@ -199,139 +242,152 @@ __device__ __forceinline__ void store(const float (&sum)[CJ_COLUMNS / 2], float 
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const float *s = &sum[(piece * (OUT_COLUMNS / 8) + j) * 4 + half * 2];
-                strange |= !(s[0] - s[0] == 0.0F && s[1] - s[1] == 0.0F);
-                *(float2 *)&out[(row + half * 8) * OUT_PITCH + j * 8 + lane % 4 * 2] =
-                    make_float2(cj_linear(s[0], b[half]), cj_linear(s[1], b[half]));
+                const float2 v = make_float2(cj_linear(s[0], b[half]), cj_linear(s[1], b[half]));
+                strange |= !(v.x - v.x == 0.0F && v.y - v.y == 0.0F);
+                *(float2 *)&out[(row + half * 8) * OUT_PITCH + j * 8 + lane % 4 * 2] = v;
             }
         }
-        const bool any_strange = __any_sync(0xffffffff, strange);
+        __syncwarp();
         const int i = piece * OUT_COLUMNS + lane;
+        if (__any_sync(0xffffffff, strange)) {
+            replace_strange(out, args, index, k_block, warp * 16, i, run);
+            __syncwarp();
+        }
         const long long o_y = t.y + run * CJ_RUN_ROWS + i / PITCH, o_x = t.x + i % PITCH;
-        const bool there = i / PITCH < CJ_RUN_ROWS && i % PITCH < TILE_X && o_y < size.out_y && o_x < size.out_x;
         const long long o = (t.z * size.out_y + o_y) * size.out_x + o_x;
-        if (there) {
+        if (i / PITCH < CJ_RUN_ROWS && i % PITCH < TILE_X && o_y < size.out_y && o_x < size.out_x) {
 #pragma unroll 4
             for (int k = 0; k < channels; ++k) {
-                float value = out[k * OUT_PITCH + lane];
-                if (any_strange && !(value - value == 0.0F)) { /* see "the surprising rule" */
-                    value = cj_linear(exact_output(args, size, t, weights, warp * 16 + k, o_y, o_x), bias[k]);
-                }
-                y[k * args.y_channel_stride + o] = cj_finish(value, CJ_HAS_Z ? z[k * args.z_channel_stride + o] : 0.0F);
+                const float residual = CJ_HAS_Z ? z[k * args.z_channel_stride + o] : 0.0F;
+                y[k * args.y_channel_stride + o] = cj_finish(out[k * OUT_PITCH + lane], residual);
             }
         }
     }
 }
 
+/* The A operands of one tap. */
+__device__ __forceinline__ void load_tap(uint4 (&a)[CJ_PARTS], const uint4 *slot, int tap, int thread) {
+#pragma unroll
+    for (int part = 0; part < CJ_PARTS; ++part) {
+        a[part] = slot[(tap * CJ_PARTS + part) * WARPGROUP + thread];
+    }
+}
+
+/* Adds up one tile. */
+__device__ __forceinline__ void add_up(float (&total)[CJ_COLUMNS / 2], const uint4 *buffers, const uint4 *ring,
+                                       cj_barrier *full, cj_barrier *empty, cj_barrier *slot_full, cj_barrier *slot_empty,
+                                       turn<CJ_STAGES> &buffer, turn<CJ_SLOTS> &slot, int block, int run, int thread) {
+    float sum[CJ_COLUMNS / 2];
+#pragma unroll
+    for (int i = 0; i < CJ_COLUMNS / 2; ++i) {
+        total[i] = 0.0F;
+    }
+#pragma unroll 1
+    for (int i = 0; i < CHUNKS; ++i) {
+        cj_barrier_wait(&full[buffer.index], buffer.parity);
+        const unsigned long long start =
+            cj_descriptor(buffers + buffer.index * BUFFER + run * CJ_RUN_ROWS * PITCH, PLANE * 16);
+#pragma unroll 1
+        for (int k = 0; k < K_STEPS; k += CJ_UNROLL_K) {
+#pragma unroll 1
+            for (int y = 0; y < CJ_CHUNK_Y; y += CJ_UNROLL_Y) {
+                uint4 a[2][CJ_PARTS];
+#pragma unroll
+                for (int tap = 0; tap < SUM_TAPS; ++tap) {
+                    if (tap > 1) {
+                        cj_product_wait<1>(); /* the products that used the registers about to be loaded */
+                    }
+                    if (tap % CJ_SLOT_TAPS == 0) {
+                        cj_barrier_wait(&slot_full[slot.index], slot.parity);
+                    }
+                    load_tap(a[tap % 2], ring + (slot.index * CJ_CONSUMERS_K + block) * SLOT_WEIGHTS, tap % CJ_SLOT_TAPS,
+                             thread);
+                    if (tap % CJ_SLOT_TAPS == CJ_SLOT_TAPS - 1) {
+                        cj_barrier_arrive(&slot_empty[slot.index]);
+                        slot.next();
+                    }
+                    const int x = tap % CJ_KERNEL_X, dy = tap / CJ_KERNEL_X % CJ_UNROLL_Y;
+                    const int dk = tap / (CJ_KERNEL_X * CJ_UNROLL_Y);
+                    const unsigned long long b = start + (k + dk) * 2 * PLANE + row_distance(y + dy) + column_distance(x);
+                    cj_product_fence();
+                    if (CJ_PARTS == 2) {
+                        cj_product_tf32(sum, a[tap % 2][0], b + PART, tap > 0);
+                        cj_product_tf32(sum, a[tap % 2][CJ_PARTS - 1], b, 1);
+                        cj_product_tf32(sum, a[tap % 2][0], b, 1);
+                    } else {
+                        cj_product_tf32(total, a[tap % 2][0], b, 1);
+                    }
+                    cj_product_commit();
+                }
+                cj_product_wait<0>();
+                if (CJ_PARTS == 2) {
+#pragma unroll
+                    for (int j = 0; j < CJ_COLUMNS / 2; ++j) {
+                        total[j] += sum[j];
+                    }
+                }
+            }
+        }
+        cj_barrier_arrive(&empty[buffer.index]);
+        buffer.next();
+    }
+}
+
 CJ_KERNEL(convjit_forward, cj_forward_args, args) {
     CJ_SHARED_MEMORY(shared);
-    uint4 *const buffers = (uint4 *)shared;
+    uint4 *const buffers = (uint4 *)shared, *const ring = (uint4 *)(shared + RING_OFFSET);
     cj_barrier *const full = (cj_barrier *)(shared + BARRIER_OFFSET), *const empty = full + CJ_STAGES;
+    cj_barrier *const slot_full = empty + CJ_STAGES, *const slot_empty = slot_full + CJ_SLOTS;
     const int thread = (int)threadIdx.x % WARPGROUP, group = (int)threadIdx.x / WARPGROUP;
-    const sizes size = get_sizes(args);
     if (threadIdx.x == 0) {
         for (int i = 0; i < CJ_STAGES; ++i) {
-            cj_barrier_init(&full[i], WARPGROUP);
+            cj_barrier_init(&full[i], FILLERS);
             cj_barrier_init(&empty[i], CONSUMERS * WARPGROUP);
+        }
+        for (int i = 0; i < CJ_SLOTS; ++i) {
+            cj_barrier_init(&slot_full[i], 1);
+            cj_barrier_init(&slot_empty[i], CONSUMERS * WARPGROUP);
         }
         cj_barrier_init_fence();
     }
     __syncthreads();
 
-    int buffer = 0;
-    unsigned parity = 0; /* of the phases of full[buffer] and empty[buffer] that come next */
-    if (group == CONSUMERS) { /* producer */
-        for (long long index = blockIdx.x; index < args.tiles; index += gridDim.x) {
-            const tile t = make_tile(index, size);
-            for (int i = 0; i < CHUNKS; ++i) {
-                cj_barrier_wait(&empty[buffer], parity ^ 1); /* the first time round all buffers are empty */
-                fill(buffers + buffer * BUFFER, args, size, t, make_chunk(i), thread);
-                cj_async_fence();
-                cj_barrier_arrive(&full[buffer]);
-                buffer = buffer + 1 == CJ_STAGES ? 0 : buffer + 1;
-                parity ^= buffer == 0;
-            }
-        }
-    } else {
+    turn<CJ_STAGES> buffer = {0, 0};
+    turn<CJ_SLOTS> slot = {0, 0};
+    if (group < CONSUMERS) {
         const int run = group % RUNS, block = group / RUNS;
         float *const out = (float *)(shared + OUT_OFFSET) + (group * 4 + thread / 32) * 16 * OUT_PITCH;
         for (long long index = blockIdx.x; index < args.tiles; index += gridDim.x) {
+            float total[CJ_COLUMNS / 2];
+            add_up(total, buffers, ring, full, empty, slot_full, slot_empty, buffer, slot, block, run, thread);
+            store(total, out, args, cj_opaque(index), block, run, thread);
+        }
+    } else if (thread < FILLERS) {
+        const sizes size = get_sizes(args);
+        for (long long index = blockIdx.x; index < args.tiles; index += gridDim.x) {
             const tile t = make_tile(index, size);
-            const int k_block = (int)t.k_tile * CJ_CONSUMERS_K + block;
-            const uint4 *const weights = (const uint4 *)args.packed + (t.group * K_BLOCKS + k_block) * BLOCK_WEIGHTS;
-            const uint4 *next = weights + thread;
-            float sum[CJ_COLUMNS / 2], total[CJ_PARTS == 2 ? CJ_COLUMNS / 2 : 1];
-#pragma unroll
-            for (int i = 0; i < CJ_COLUMNS / 2; ++i) {
-                sum[i] = 0.0F;
-                total[CJ_PARTS == 2 ? i : 0] = 0.0F;
-            }
-            uint4 a[2][CJ_PARTS];
-#pragma unroll
-            for (int part = 0; part < CJ_PARTS; ++part) {
-                a[0][part] = next[part * WARPGROUP];
-            }
             for (int i = 0; i < CHUNKS; ++i) {
-                cj_barrier_wait(&full[buffer], parity);
-                const unsigned long long start =
-                    cj_descriptor(buffers + buffer * BUFFER + run * CJ_RUN_ROWS * PITCH, PLANE * 16);
-#pragma unroll 1
-                for (int k = 0; k < K_STEPS; k += CJ_UNROLL_K) {
-#pragma unroll 1
-                    for (int y = 0; y < CJ_CHUNK_Y; y += CJ_UNROLL_Y) {
-                        const unsigned long long b = start + k * 2 * PLANE;
-                        /* One sum: every product of these taps. */
-                        constexpr int TAPS = CJ_UNROLL_K * CJ_UNROLL_Y * CJ_KERNEL_X;
-#pragma unroll
-                        for (int tap = 0; tap < TAPS; ++tap) {
-                            const int x = tap % CJ_KERNEL_X, dy = tap / CJ_KERNEL_X % CJ_UNROLL_Y;
-                            const int dk = tap / (CJ_KERNEL_X * CJ_UNROLL_Y);
-                            const unsigned long long at = b + dk * 2 * PLANE + row_distance(y + dy) + column_distance(x);
-                            const int add = CJ_PARTS == 1 || tap > 0;
-                            cj_product_fence();
-                            if (CJ_PARTS == 2) {
-                                cj_product_tf32(sum, a[tap % 2][0], at + PART, add);
-                                cj_product_tf32(sum, a[tap % 2][CJ_PARTS - 1], at, 1);
-                                cj_product_tf32(sum, a[tap % 2][0], at, 1);
-                            } else {
-                                cj_product_tf32(sum, a[tap % 2][0], at, 1);
-                            }
-                            cj_product_commit();
-                            next += STEP_WEIGHTS; /* the last load of a block reads past it, but not past packed */
-                            cj_product_wait<1>();
-#pragma unroll
-                            for (int part = 0; part < CJ_PARTS; ++part) {
-                                a[(tap + 1) % 2][part] = next[part * WARPGROUP];
-                            }
-                        }
-                        if (CJ_PARTS == 2 || TAPS % 2) {
-                            cj_product_wait<0>();
-                        }
-                        if (TAPS % 2) {
-#pragma unroll
-                            for (int part = 0; part < CJ_PARTS; ++part) {
-                                a[0][part] = a[1][part];
-                            }
-                        }
-                        if (CJ_PARTS == 2) {
-#pragma unroll
-                            for (int j = 0; j < CJ_COLUMNS / 2; ++j) {
-                                total[CJ_PARTS == 2 ? j : 0] += sum[j];
-                            }
-                        }
-                    }
-                }
-                cj_product_wait<0>();
-                cj_barrier_arrive(&empty[buffer]);
-                buffer = buffer + 1 == CJ_STAGES ? 0 : buffer + 1;
-                parity ^= buffer == 0;
+                cj_barrier_wait(&empty[buffer.index], buffer.parity ^ 1); /* ^ 1: all are empty at first */
+                fill(buffers + buffer.index * BUFFER, args, size, t, make_chunk(i), thread);
+                cj_async_fence();
+                cj_barrier_arrive(&full[buffer.index]);
+                buffer.next();
             }
-            if (CJ_PARTS == 2) {
-#pragma unroll
-                for (int j = 0; j < CJ_COLUMNS / 2; ++j) {
-                    sum[j] = total[CJ_PARTS == 2 ? j : 0];
+        }
+    } else if (thread == FILLERS) {
+        const sizes size = get_sizes(args);
+        for (long long index = blockIdx.x; index < args.tiles; index += gridDim.x) {
+            const tile t = make_tile(index, size);
+            const uint4 *weights = (const uint4 *)args.packed + (t.group * K_TILES + t.k_tile) * CJ_CONSUMERS_K * BLOCK_WEIGHTS;
+            for (int i = 0; i < CHUNKS * CHUNK_TAPS / CJ_SLOT_TAPS; ++i, weights += SLOT_WEIGHTS) {
+                cj_barrier_wait(&slot_empty[slot.index], slot.parity ^ 1);
+                cj_barrier_expect(&slot_full[slot.index], 16 * CJ_CONSUMERS_K * SLOT_WEIGHTS);
+                for (int block = 0; block < CJ_CONSUMERS_K; ++block) {
+                    cj_bulk_load(ring + (slot.index * CJ_CONSUMERS_K + block) * SLOT_WEIGHTS, weights + block * BLOCK_WEIGHTS,
+                                 16 * SLOT_WEIGHTS, &slot_full[slot.index]);
                 }
+                slot.next();
             }
-            store(sum, out, args, size, t, weights, k_block, run, thread);
         }
     }
 }
@@ -340,8 +396,8 @@ CJ_KERNEL(convjit_pack, cj_pack_args, args) {
     for (long long i = (long long)blockIdx.x * CJ_THREADS + threadIdx.x; i < args.work; i += (long long)gridDim.x * CJ_THREADS) {
         if (i >= PACKED_WEIGHTS) {
             const long long k = i - PACKED_WEIGHTS;
-            const bool there = args.bias && k < (long long)CJ_GROUPS * CJ_GROUP_OUT;
-            ((float *)((uint4 *)args.packed + PACKED_WEIGHTS))[k] = there ? cj_memory<CJ_BIAS_TYPE>::load(args.bias, k) : 0.0F;
+            ((float *)((uint4 *)args.packed + PACKED_WEIGHTS))[k] =
+                args.bias ? cj_memory<CJ_BIAS_TYPE>::load(args.bias, k) : 0.0F;
             continue;
         }
         long long index = i;
@@ -360,9 +416,8 @@ CJ_KERNEL(convjit_pack, cj_pack_args, args) {
                 value = cj_memory<CJ_WEIGHT_TYPE>::load(args.w, CJ_WEIGHTS_LAST ? (outer * taps + tap) * CJ_GROUP_IN + c
                                                                                 : (outer * CJ_GROUP_IN + c) * taps + tap);
             }
-            unsigned hi, lo;
-            split(value, hi, lo);
-            word[j] = part ? lo : hi;
+            const float hi = cj_round_tf32(value), lo = value - hi == value - hi ? cj_round_tf32(value - hi) : 0.0F;
+            word[j] = __float_as_uint(part ? lo : hi);
         }
         ((uint4 *)args.packed)[i] = make_uint4(word[0], word[1], word[2], word[3]);
     }

@@ -213,7 +213,7 @@ static sums *free_sums(cj_block *block, warpgroup *group) {
             return &group->sums[i];
         }
     }
-    cj_block_fail(block, "products into more than %d different sums in flight: MOST_SUMS in src/cpu_hopper.c",
+    cj_block_fail(block, "products into more than %d different sums in flight: MOST_SUMS in src/cpu_product.c",
                   MOST_SUMS);
 }
 
@@ -221,7 +221,7 @@ static sums *free_sums(cj_block *block, warpgroup *group) {
 static void begin_product(cj_block *block, warpgroup *group, uint32_t thread, const struct cj_cpu_product *given) {
     check_operands(block, given);
     if (group->end - group->first == MOST_PRODUCTS) {
-        cj_block_fail(block, "more than %d products in flight: MOST_PRODUCTS in src/cpu_hopper.c", MOST_PRODUCTS);
+        cj_block_fail(block, "more than %d products in flight: MOST_PRODUCTS in src/cpu_product.c", MOST_PRODUCTS);
     }
     sums *sum = find_sums(group, thread, given->sum);
     if (!sum) {

@@ -30,6 +30,7 @@ typedef struct cj_tensor_config {
     int32_t chunk_c;            /* input channels of a stage */
     int32_t chunk_y;            /* kernel rows of a stage */
     int32_t stages;             /* buffers in shared memory */
+    int32_t slot_taps, slots;   /* taps of a slot of the weights' ring, and slots */
     int32_t unroll_k, unroll_y; /* products of one sum */
 } cj_tensor_config;
 

@@ -12,6 +12,7 @@ enum {
     THREADS = 384,
     MOST_SHARED = 227 * 1024,    /* of a block on sm_90 */
     OUT_BYTES = 4 * 8 * 16 * 40, /* pieces of outputs on their way to memory */
+    TAP_BYTES = 2048,            /* weights of 64 x 8 in tf32 */
     SUM_TAPS = 9,                /* about as many taps of 8 channels form one sum: see "Accuracy" in the kernel */
 };
 
@@ -68,12 +69,13 @@ static tile tile_of(const cj_problem *p, const cj_tensor_config *c) {
     t.units =
         c->parts * (c->chunk_c / 4) * (rows ? p->stride[CJ_Y] : 1) * (columns ? p->stride[CJ_X] : 1) * in_rows * pitch;
     t.chunks = divide_up(p->group_in, c->chunk_c) * p->kernel[CJ_Z] * (p->kernel[CJ_Y] / c->chunk_y);
-    t.shared_bytes = 16 * (c->stages * t.units + c->columns) + OUT_BYTES + 16 * c->stages;
+    t.shared_bytes = 16 * (c->stages * t.units + c->columns) + OUT_BYTES + 16 * (c->stages + c->slots) +
+                     (int64_t)c->slots * c->consumers_k * c->slot_taps * c->parts * TAP_BYTES;
     return t;
 }
 
 /* Cycles for a batch of eight on 132 multiprocessors, plus one tile alone. A product of 64 x N x 8 takes N / 2 cycles
- * in tf32; the producer moves about one element a cycle. */
+ * in tf32; the producers move about one unit in 1.2 cycles. */
 static double cost_of(const cj_problem *p, const cj_tensor_config *c, const tile *t) {
     const int64_t out[CJ_DIMS] = {p->dynamic ? 1 : most(1, p->out_size[CJ_Z]),
                                   p->dynamic ? 128 : most(1, p->out_size[CJ_Y]),
@@ -82,7 +84,7 @@ static double cost_of(const cj_problem *p, const cj_tensor_config *c, const tile
                          (double)divide_up(out[CJ_Y], t->y) * (double)divide_up(out[CJ_X], t->x);
     const double taps = (double)(c->chunk_c / 8 * c->chunk_y * p->kernel[CJ_X]);
     const double products = taps * CONSUMERS * (c->parts == 2 ? 3.0 : 1.0) * c->columns / 2.0;
-    const double fill = (double)t->units / c->parts * 4.0;
+    const double fill = (double)t->units / c->parts * 1.2 + 1000.0;
     const double tile_cycles = (double)t->chunks * ((products > fill ? products : fill) + 200.0) + 3000.0;
     return tiles / 132.0 * tile_cycles + tile_cycles;
 }
@@ -100,6 +102,19 @@ static void choose_sum(const cj_problem *p, cj_tensor_config *c) {
             c->unroll_k = k;
         }
     }
+}
+
+/* The weights' ring: slots of a divisor of the sum's taps, about 24 KiB each at most, 3 of them or as many as fill 48
+ * KiB. */
+static void choose_ring(const cj_problem *p, cj_tensor_config *c) {
+    const int32_t taps = c->unroll_k * c->unroll_y * (int32_t)p->kernel[CJ_X];
+    const int32_t tap_bytes = c->consumers_k * c->parts * TAP_BYTES;
+    for (int32_t slot = 1; slot <= taps; ++slot) {
+        if (taps % slot == 0 && (slot == 1 || slot * tap_bytes <= 16 * 1024)) {
+            c->slot_taps = slot;
+        }
+    }
+    c->slots = (int32_t)most(3, 48 * 1024 / (c->slot_taps * tap_bytes));
 }
 
 static bool search(const cj_problem *p, cj_tensor_config *best) {
@@ -120,6 +135,7 @@ static bool search(const cj_problem *p, cj_tensor_config *best) {
                         p->kernel[CJ_X] > 1 ? (p->kernel[CJ_X] - 1) * p->dilation[CJ_X] / p->stride[CJ_X] : 0;
                     c.run_rows = (int32_t)((c.columns - c.tile_x) / (c.tile_x + reach) + 1);
                     choose_sum(p, &c);
+                    choose_ring(p, &c);
                     const tile t = tile_of(p, &c);
                     if (t.shared_bytes > MOST_SHARED || (chunk_c > 8 && chunk_c / 2 >= p->group_in)) {
                         continue;
@@ -147,10 +163,8 @@ static void plan(const cj_problem *p, const cj_target *target, cj_plan *out) {
     const int64_t step = (int64_t)c->parts * 128;
     const int64_t weights =
         p->desc.groups * k_blocks * t.chunks * (c->chunk_c / 8) * c->chunk_y * p->kernel[CJ_X] * step;
-    /* Behind the weights: the bias, and room for the load that runs ahead of the last product. */
-    const int64_t behind = most(p->desc.out_channels, step * 4);
-    out->pack_work = weights + behind;
-    out->packed_bytes = (size_t)(weights * 16 + behind * 4);
+    out->pack_work = weights + p->desc.out_channels; /* behind the weights, the bias */
+    out->packed_bytes = (size_t)(weights * 16 + p->desc.out_channels * 4);
     snprintf(out->config, sizeof out->config, "tile %lldx%lld k%lld run %dx%d stage c%d f%d x%d sum %dx%dx%lld",
              (long long)t.y, (long long)t.x, (long long)t.k, c->run_rows, c->columns, c->chunk_c, c->chunk_y, c->stages,
              c->unroll_k, c->unroll_y, (long long)p->kernel[CJ_X]);
@@ -187,6 +201,8 @@ static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
     cj_stamp_int(out, "CJ_CHUNK_C", c->chunk_c, "input channels of a stage");
     cj_stamp_int(out, "CJ_CHUNK_Y", c->chunk_y, "kernel rows of a stage");
     cj_stamp_int(out, "CJ_STAGES", c->stages, "buffers");
+    cj_stamp_int(out, "CJ_SLOT_TAPS", c->slot_taps, "taps of a slot of weights");
+    cj_stamp_int(out, "CJ_SLOTS", c->slots, "slots of weights");
     cj_stamp_int(out, "CJ_UNROLL_K", c->unroll_k, "groups of 8 channels in one sum");
     cj_stamp_int(out, "CJ_UNROLL_Y", c->unroll_y, "kernel rows in one sum");
     cj_stamp_int(out, "CJ_SHARED_BYTES", plan->shared_bytes, "dynamic shared memory");

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <time.h>
 
+/* By default uthash exits when memory is used up; this way the node stays out of the table, its hh.tbl NULL. */
+#define HASH_NONFATAL_OOM 1
 #include <uthash.h>
 
 #include "binary.h"
@@ -98,12 +100,14 @@ void convjit_close(convjit_context *context) {
     if (!context) {
         return;
     }
-    loaded *entry, *next;
-    HASH_ITER(hh, context->loaded, entry, next) {
-        HASH_DEL(context->loaded, entry);
+    loaded *entry = context->loaded;
+    HASH_CLEAR(hh, context->loaded); /* frees the table, leaves the list */
+    while (entry) {
+        loaded *next = entry->hh.next;
         context->device->unload(entry->module);
         cj_binary_release(entry->binary);
         free(entry);
+        entry = next;
     }
     cj_counters_destroy(context->counters);
     cj_store_close(context->store);
@@ -168,9 +172,9 @@ static convjit_status share_loaded(convjit_context *context, cj_binary *binary, 
         return CONVJIT_SUCCESS;
     }
     loaded *entry = calloc(1, sizeof *entry);
-    convjit_status status =
-        entry ? context->device->load(binary->blob.data, binary->blob.size, shared_bytes, &entry->module)
-              : cj_fail(CONVJIT_OUT_OF_MEMORY, "no memory for a loaded kernel");
+    CJ_RETURN_IF(!entry, CONVJIT_OUT_OF_MEMORY, "no memory for a loaded kernel");
+    const convjit_status status =
+        context->device->load(binary->blob.data, binary->blob.size, shared_bytes, &entry->module);
     if (status != CONVJIT_SUCCESS) {
         free(entry);
         return status;
@@ -178,6 +182,11 @@ static convjit_status share_loaded(convjit_context *context, cj_binary *binary, 
     memcpy(entry->key, binary->key.hex, sizeof entry->key);
     entry->binary = binary;
     HASH_ADD_STR(context->loaded, key, entry);
+    if (!entry->hh.tbl) {
+        context->device->unload(entry->module);
+        free(entry);
+        return cj_fail(CONVJIT_OUT_OF_MEMORY, "no memory for a loaded kernel");
+    }
     *out = entry;
     return CONVJIT_SUCCESS;
 }

@@ -43,6 +43,9 @@ bool numerics_open(const char *target, numerics *out, char *text, size_t size) {
         numerics_close(out);
         return false;
     }
+    convjit_environment environment;
+    convjit_get_environment(out->context, &environment);
+    memcpy(out->target, environment.target, sizeof out->target);
     return true;
 }
 

@@ -13,10 +13,12 @@ static const char *const usage =
     "  --target NAME  gpu (CUDA device 0; default) or cpu\n"
     "  --onnx DIR     the ONNX conformance data (default: " ONNX_CASE_ROOT ")\n"
     "  --filter TEXT  only cases whose line holds TEXT: a layer line, \"case 17\", \"onnx\", ...\n"
+    "  --family NAME  only this family: cases it refuses are skipped\n"
+    "  --math NAME    in this math, the cases of f32 data and weights only: fp32, fp32_block or tf32\n"
     "  --list         print the cases instead of running them\n";
 
 typedef struct options {
-    const char *target, *onnx, *filter;
+    const char *target, *onnx, *filter, *family, *math;
     bool list;
 } options;
 
@@ -25,11 +27,15 @@ typedef struct counts {
 } counts;
 
 static bool parse(int count, char **words, options *out) {
-    *out = (options){.target = "gpu", .onnx = ONNX_CASE_ROOT, .filter = ""};
+    *out = (options){.target = "gpu", .onnx = ONNX_CASE_ROOT, .filter = "", .family = "", .math = ""};
     const struct {
         const char *name;
         const char **value;
-    } table[] = {{"--target", &out->target}, {"--onnx", &out->onnx}, {"--filter", &out->filter}};
+    } table[] = {{"--target", &out->target},
+                 {"--onnx", &out->onnx},
+                 {"--filter", &out->filter},
+                 {"--family", &out->family},
+                 {"--math", &out->math}};
     for (int i = 1; i < count; ++i) {
         bool known = strcmp(words[i], "--list") == 0;
         out->list = out->list || known;
@@ -46,6 +52,22 @@ static bool parse(int count, char **words, options *out) {
     return strcmp(out->target, "gpu") == 0 || strcmp(out->target, "cpu") == 0;
 }
 
+/* Whether the options leave this case in; puts it into the wanted math. */
+static bool wanted(const options *given, grid_case *grid) {
+    static const char *const maths[] = {"fp32", "fp32_block", "tf32"};
+    if (*given->math != '\0') {
+        if (grid->desc.data_type != CONVJIT_F32 || grid->desc.weight_type != CONVJIT_F32) {
+            return false;
+        }
+        for (int math = 0; math < 3; ++math) {
+            grid->desc.math = strcmp(given->math, maths[math]) == 0 ? (convjit_math)math : grid->desc.math;
+        }
+    }
+    char line[GRID_TEXT_MAX];
+    grid_describe(grid, line, sizeof line);
+    return strstr(line, given->filter) != NULL;
+}
+
 static void run_grid(numerics *on, const options *given, counts *total) {
     size_t count = 0;
     grid_case *cases = grid_make(&count);
@@ -55,12 +77,14 @@ static void run_grid(numerics *on, const options *given, counts *total) {
     }
     for (size_t i = 0; i < count; ++i) {
         char line[GRID_TEXT_MAX], text[4096];
-        grid_describe(&cases[i], line, sizeof line);
-        if (strstr(line, given->filter) == NULL) {
+        if (!wanted(given, &cases[i])) {
             continue;
         }
+        grid_describe(&cases[i], line, sizeof line);
         if (given->list) {
             puts(line);
+        } else if (*given->family != '\0' && convjit_supported(&cases[i].desc, on->target) == CONVJIT_UNSUPPORTED) {
+            ++total->skipped;
         } else if (numerics_run_case(on, &cases[i], text, sizeof text)) {
             ++total->passed;
         } else {
@@ -109,6 +133,9 @@ int main(int count, char **words) {
         fputs(usage, stderr);
         return 2;
     }
+    if (*given.family != '\0') {
+        setenv("CONVJIT_FAMILY", given.family, 1);
+    }
     const char *target = strcmp(given.target, "gpu") == 0 ? NULL : given.target;
     if (!given.list && !numerics_open(target, &on, text, sizeof text)) {
         fprintf(stderr, "cannot run on %s: %s\n", given.target, text);
@@ -116,7 +143,9 @@ int main(int count, char **words) {
     }
     counts total = {0};
     run_grid(&on, &given, &total);
-    run_onnx(&on, &given, &total);
+    if (*given.family == '\0' && *given.math == '\0') {
+        run_onnx(&on, &given, &total);
+    }
     if (!given.list) {
         numerics_close(&on);
         printf("%zu passed, %zu failed, %zu skipped\n", total.passed, total.failed, total.skipped);

@@ -77,8 +77,8 @@ inline void cj_product_tf32(float (&sum)[registers], const uint4 &a, unsigned lo
 template <int registers> void cj_product_tf32(float (&)[registers], const uint4 &&, unsigned long long, int) = delete;
 
 /* To nearest, ties away from zero; every NaN becomes the same one. */
-inline unsigned int cj_f32_to_tf32(float value) {
-    return value != value ? 0x7fffffff : (__float_as_uint(value) + 0x1000) & 0xffffe000;
+inline float cj_round_tf32(float value) {
+    return __uint_as_float(value != value ? 0x7fffffff : (__float_as_uint(value) + 0x1000) & 0xffffe000);
 }
 
 inline long long cj_opaque(long long value) {

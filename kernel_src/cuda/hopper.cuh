@@ -24,6 +24,22 @@ __device__ __forceinline__ void cj_barrier_arrive(cj_barrier *barrier) {
                  : "memory");
 }
 
+/* Arrives, and lets the phase end only when `bytes` more have come by cj_bulk_load. */
+__device__ __forceinline__ void cj_barrier_expect(cj_barrier *barrier, unsigned bytes) {
+    asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1; }" ::"r"(
+                     cj_shared_address(barrier)),
+                 "r"(bytes)
+                 : "memory");
+}
+
+/* Copies `bytes`, a multiple of 16, from global to shared memory, both 16-byte aligned; `barrier` counts what has come. */
+__device__ __forceinline__ void cj_bulk_load(void *to, const void *from, unsigned bytes, cj_barrier *barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     cj_shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(cj_shared_address(barrier))
+                 : "memory");
+}
+
 /* Waits until the phase of this parity (0 for the first) has ended. */
 __device__ __forceinline__ void cj_barrier_wait(cj_barrier *barrier, unsigned parity) {
     asm volatile("{\n"
@@ -80,11 +96,17 @@ __device__ __forceinline__ void cj_product_tf32(float (&sum)[CJ_COLUMNS / 2], co
                  : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(add));
 }
 
-/* The nearest tf32 number, ties away from zero, as the bits of a float. */
-__device__ __forceinline__ unsigned cj_f32_to_tf32(float value) {
+/* The nearest tf32 number, ties away from zero. */
+__device__ __forceinline__ float cj_round_tf32(float value) {
     unsigned bits;
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
-    return bits;
+    return __uint_as_float(bits);
+}
+
+/* Hides where a value comes from, so that what follows from it is computed again instead of kept in registers. */
+__device__ __forceinline__ long long cj_opaque(long long value) {
+    asm volatile("" : "+l"(value));
+    return value;
 }
 
 /* Dynamic shared memory of CJ_SHARED_BYTES. */

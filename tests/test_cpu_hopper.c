@@ -1,0 +1,516 @@
+/* Hopper's asynchronous words on the target cpu: kernel_src/cpu/hopper.cuh, src/cpu_hopper.c, src/cpu_product.c. */
+#include <math.h>
+
+#include "cpu_kernels.h"
+
+enum { SHARED_BYTES = 8192 };
+
+static const char *hopper(void) {
+    for (const cj_embedded_file *file = cj_embedded_files; file->name; ++file) {
+        if (strcmp(file->name, "cpu/hopper.cuh") == 0) {
+            return file->text;
+        }
+    }
+    cr_assert_fail("cpu/hopper.cuh is not embedded");
+    return NULL;
+}
+
+/* head + body + tail is the text of convjit_forward. */
+static cj_module *load_hopper(const char *head, const char *body, const char *tail) {
+    cj_text source = {0};
+    cj_text_printf(&source, "%s\n%s%s%s", hopper(), head, body, tail);
+    cr_assert_not(source.failed);
+    cj_module *module = load(source.data);
+    cj_text_free(&source);
+    return module;
+}
+
+static convjit_status launch_hopper(cj_module *module, uint32_t blocks, uint32_t threads, const void *x, void *y) {
+    const args a = {x, y, threads};
+    return cj_cpu_device.launch(
+        module,
+        &(cj_launch){
+            .entry = CJ_FORWARD, .blocks = blocks, .threads = threads, .shared_bytes = SHARED_BYTES, .args = &a},
+        NULL);
+}
+
+/* Runs three blocks. */
+static void run_hopper(const char *head, const char *body, const char *tail, uint32_t threads, const void *x, void *y) {
+    cj_module *module = load_hopper(head, body, tail);
+    cr_assert_eq(launch_hopper(module, 3, threads, x, y), CONVJIT_SUCCESS, "%s", convjit_last_error());
+    cj_cpu_device.unload(module);
+}
+
+/* Block 1 of 3 fails with these words, each time. Bodies do nothing in block 0. */
+static void expect_error(const char *head, const char *body, const char *tail, uint32_t threads, const void *x,
+                         const char *expected) {
+    static float y[64 * 64];
+    cj_module *module = load_hopper(head, body, tail);
+    char text[512];
+    snprintf(text, sizeof(text), "convjit_forward failed: block 1 of 3: %s", expected);
+    for (int again = 0; again < 2; ++again) {
+        cr_expect_eq(launch_hopper(module, 3, threads, x, y), CONVJIT_LAUNCH_FAILED);
+        cr_expect_str_eq(convjit_last_error(), text);
+    }
+    cj_cpu_device.unload(module);
+}
+
+/* ---------------------------------------------------------------------------------------------------------------------
+ * Barriers
+ * ------------------------------------------------------------------------------------------------------------------ */
+
+#define BARRIERS                                                                    \
+    "CJ_KERNEL(convjit_forward, args, a) {\n"                                       \
+    "    CJ_SHARED_MEMORY(shared);\n"                                               \
+    "    const int t = (int)threadIdx.x;\n"                                         \
+    "    cj_barrier *const full = (cj_barrier *)shared, *const empty = full + 2;\n" \
+    "    if (t == 0) {\n"                                                           \
+    "        for (int i = 0; i < 2; ++i) {\n"                                       \
+    "            cj_barrier_init(&full[i], 64);\n"                                  \
+    "            cj_barrier_init(&empty[i], 64);\n"                                 \
+    "        }\n"                                                                   \
+    "        cj_barrier_init_fence();\n"                                            \
+    "    }\n"                                                                       \
+    "    __syncthreads();\n"
+#define FAULTY_BARRIERS BARRIERS "    if (blockIdx.x == 0) return;\n"
+
+Test(cpu_hopper, two_buffers_go_from_producers_to_consumers_and_back) {
+    enum { ITEMS = 37 };
+    int y[64] = {0};
+    run_hopper(BARRIERS,
+               "    int *const data = (int *)(shared + 256);\n"
+               "    for (int i = 0; i < 37; ++i) {\n"
+               "        int *const buffer = data + i % 2 * 64;\n"
+               "        if (t < 64) {\n"
+               "            cj_barrier_wait(&full[i % 2], i / 2 % 2);\n"
+               "            ((int *)a.y)[t] += buffer[63 - t];\n"
+               "            cj_barrier_arrive(&empty[i % 2]);\n"
+               "        } else {\n"
+               "            cj_barrier_wait(&empty[i % 2], i / 2 % 2 ^ 1);\n"
+               "            buffer[t - 64] = i * 1000 + t - 64;\n"
+               "            cj_barrier_arrive(&full[i % 2]);\n"
+               "        }\n"
+               "    }\n",
+               "}\n", 128, NULL, y);
+    for (int t = 0; t < 64; ++t) {
+        cr_expect_eq(y[t], 3 * (1000 * ITEMS * (ITEMS - 1) / 2 + ITEMS * (63 - t)));
+    }
+}
+
+Test(cpu_hopper, a_wait_that_can_never_end_is_an_error_that_says_who_waits_for_what) {
+    expect_error(
+        FAULTY_BARRIERS,
+        "    if (t < 64) { if (t != 5) cj_barrier_arrive(&full[1]); cj_barrier_wait(&full[1], 0); }\n"
+        "    else { cj_barrier_wait(&empty[0], 1); cj_barrier_wait(&empty[0], 0); }\n",
+        "}\n", 65, NULL,
+        "thread 0 and 63 others wait for the end of phase 0 of the barrier at byte 8 of shared memory, 63 of 64 "
+        "arrived; thread 64 waits for the end of phase 0 of the barrier at byte 16 of shared memory, 0 of 64 "
+        "arrived");
+}
+
+Test(cpu_hopper, a_wait_beside_a_barrier_that_lacks_threads_is_an_error) {
+    expect_error(
+        FAULTY_BARRIERS, "    if (t == 3) cj_barrier_wait(full, 0);\n    __syncthreads();\n", "}\n", 64, NULL,
+        "barrier reached by 63 of 64 threads; thread 3 waits for the end of phase 0 of the barrier at byte 0 of "
+        "shared memory, 0 of 64 arrived");
+}
+
+Test(cpu_hopper, a_barrier_that_was_not_initialised_in_this_block_is_an_error) {
+    expect_error("CJ_KERNEL(convjit_forward, args, a) {\n"
+                 "    CJ_SHARED_MEMORY(shared);\n"
+                 "    if (blockIdx.x == 0) cj_barrier_init((cj_barrier *)shared, 1);\n",
+                 "    cj_barrier_arrive((cj_barrier *)shared);\n", "}\n", 1, NULL,
+                 "thread 0: cj_barrier_arrive at byte 0 of shared memory, where no barrier was initialised");
+}
+
+Test(cpu_hopper, a_barrier_outside_shared_memory_is_an_error) {
+    expect_error(FAULTY_BARRIERS, "    if (t == 1) cj_barrier_wait((cj_barrier *)(shared + 8192), 0);\n", "}\n", 2,
+                 NULL, "thread 1: cj_barrier_wait at byte 8192 of shared memory, of which the block has 8192");
+}
+
+Test(cpu_hopper, a_barrier_for_nobody_is_an_error) {
+    expect_error(FAULTY_BARRIERS, "    cj_barrier_init(full, 0);\n", "}\n", 1, NULL,
+                 "thread 0: cj_barrier_init with 0 arrivals, must be 1 to 65535");
+}
+
+/* ---------------------------------------------------------------------------------------------------------------------
+ * Bulk copies
+ * ------------------------------------------------------------------------------------------------------------------ */
+
+/* Thread 0 loads four pieces of 64 bytes to shared memory, one a thread. */
+#define COPIES                                                                        \
+    "CJ_KERNEL(convjit_forward, args, a) {\n"                                         \
+    "    CJ_SHARED_MEMORY(shared);\n"                                                 \
+    "    cj_barrier *const full = (cj_barrier *)shared;\n"                            \
+    "    int *const data = (int *)(shared + 64);\n"                                   \
+    "    if (blockIdx.x == 0) return;\n"                                              \
+    "    if (threadIdx.x == 0) {\n"                                                   \
+    "        cj_barrier_init(full, 1);\n"                                             \
+    "        for (int i = 0; i < 4; ++i)\n"                                           \
+    "            cj_bulk_load(data + i * 16, (const int *)a.x + i * 16, 64, full);\n" \
+    "        cj_barrier_expect(full, EXPECTED);\n"                                    \
+    "    }\n"                                                                         \
+    "    __syncthreads();\n"
+#define STORE_COPY "    ((int *)a.y)[threadIdx.x] = data[threadIdx.x];\n}\n"
+
+static _Alignas(16) int numbers[64];
+
+static void fill_numbers(void) {
+    for (int i = 0; i < 64; ++i) {
+        numbers[i] = i * i + 1;
+    }
+}
+
+Test(cpu_hopper, bulk_copies_are_there_when_their_bytes_have_come) {
+    int y[64] = {0};
+    fill_numbers();
+    run_hopper("enum { EXPECTED = 256 };\n" COPIES, "    cj_barrier_wait(full, 0);\n", STORE_COPY, 64, numbers, y);
+    cr_expect_arr_eq(y, numbers, sizeof(y));
+}
+
+Test(cpu_hopper, who_reads_a_bulk_copy_without_waiting_reads_something_else) {
+    int y[64] = {0};
+    fill_numbers();
+    run_hopper("enum { EXPECTED = 256 };\n" COPIES, "",
+               "    const int early = data[threadIdx.x];\n"
+               "    cj_barrier_wait(full, 0);\n    ((int *)a.y)[threadIdx.x] = early;\n}\n",
+               64, numbers, y);
+    cr_expect(memcmp(y, numbers, sizeof(y)) != 0);
+}
+
+Test(cpu_hopper, waiting_for_bytes_that_nobody_copies_is_an_error) {
+    expect_error("enum { EXPECTED = 272 };\n" COPIES, "    cj_barrier_wait(full, 0);\n", STORE_COPY, 64, numbers,
+                 "thread 0 and 63 others wait for the end of phase 0 of the barrier at byte 0 of shared memory, 1 of 1 "
+                 "arrived, 16 bytes missing");
+}
+
+Test(cpu_hopper, a_bulk_copy_that_nobody_waits_for_is_an_error) {
+    expect_error("enum { EXPECTED = 256 };\n" COPIES, "", "}\n", 1, numbers,
+                 "thread 0: the block ends with 2 bulk copies on their way");
+}
+
+Test(cpu_hopper, a_bulk_copy_to_outside_shared_memory_is_an_error) {
+    expect_error("enum { EXPECTED = 256 };\n" COPIES, "    cj_bulk_load(shared + 8176, a.x, 32, full);\n", "}\n", 1,
+                 numbers, "thread 0: cj_bulk_load at byte 8176 of shared memory, of which the block has 8192");
+}
+
+/* ---------------------------------------------------------------------------------------------------------------------
+ * Products: sum[64][64] (+)= a[64][8] * b[8][64 columns of 80]
+ * ------------------------------------------------------------------------------------------------------------------ */
+
+enum { ROWS = 64, DEPTH = 8, COLUMNS = 64, PLANE = 80 };
+
+typedef struct operands {
+    float a[ROWS][DEPTH], b[DEPTH][PLANE], sum[ROWS][COLUMNS];
+} operands;
+
+/* Units of 4 numbers of a column, the planes of b one after the other; registers as the tensor core has them. */
+#define PRODUCT                                                                                                  \
+    "constexpr int N = 64, PLANE = 80;\n"                                                                        \
+    "struct operands { float a[64][8], b[8][PLANE], sum[64][N]; };\n"                                            \
+    "CJ_KERNEL(convjit_forward, args, given) {\n"                                                                \
+    "    CJ_SHARED_MEMORY(shared);\n"                                                                            \
+    "    const operands &in = *(const operands *)given.x;\n"                                                     \
+    "    const int t = (int)threadIdx.x, row = t / 32 % 4 * 16 + t % 32 / 4, k = t % 4;\n"                       \
+    "    for (int i = t; i < 8 * PLANE; i += (int)blockDim.x)\n"                                                 \
+    "        ((float *)shared)[(i / PLANE / 4 * PLANE + i % PLANE) * 4 + i / PLANE % 4] = in.b[i / PLANE][i % "  \
+    "PLANE];\n"                                                                                                  \
+    "    uint4 a = make_uint4(__float_as_uint(in.a[row][k]), __float_as_uint(in.a[row + 8][k]),\n"               \
+    "                         __float_as_uint(in.a[row][k + 4]), __float_as_uint(in.a[row + 8][k + 4]));\n"      \
+    "    uint4 other = a;\n"                                                                                     \
+    "    float sum[N / 2];\n"                                                                                    \
+    "    for (int i = 0; i < N / 2; ++i) sum[i] = in.sum[row + i % 4 / 2 * 8][i / 4 * 8 + t % 4 * 2 + i % 2];\n" \
+    "    cj_barrier *const barrier = (cj_barrier *)(shared + 4096);\n"                                           \
+    "    if (t == 0) cj_barrier_init(barrier, 128);\n"                                                           \
+    "    cj_async_fence();\n"                                                                                    \
+    "    __syncthreads();\n"                                                                                     \
+    "    const unsigned long long b = cj_descriptor(shared, PLANE * 16);\n"                                      \
+    "    (void)b, (void)other, (void)barrier;\n"
+#define FAULTY_PRODUCT PRODUCT "    if (blockIdx.x == 0) return;\n    cj_product_fence();\n"
+#define STORE_SUM                                                                                       \
+    "    for (int i = 0; i < N / 2; ++i)\n"                                                             \
+    "        ((float *)given.y)[(row + i % 4 / 2 * 8) * N + i / 4 * 8 + t % 4 * 2 + i % 2] = sum[i];\n" \
+    "}\n"
+
+static operands *make_operands(void) {
+    operands *in = malloc(sizeof(*in));
+    cr_assert(in);
+    uint32_t state = 7;
+    for (size_t i = 0; i < sizeof(*in) / sizeof(float); ++i) {
+        state = state * 1664525U + 1013904223U;
+        const float value = (float)(int32_t)state * 0x1p-31F;
+        memcpy((char *)in + i * sizeof(float), &value, sizeof(value));
+    }
+    return in;
+}
+
+static double cut(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    bits &= 0xffffe000;
+    memcpy(&value, &bits, sizeof(bits));
+    return (double)value;
+}
+
+/* A product by the plain loop; its columns begin at `shift`. */
+static void add_product(const operands *in, int shift, double sum[ROWS][COLUMNS]) {
+    for (int row = 0; row < ROWS; ++row) {
+        for (int column = 0; column < COLUMNS; ++column) {
+            for (int k = 0; k < DEPTH; ++k) {
+                sum[row][column] += cut(in->a[row][k]) * cut(in->b[k][column + shift]);
+            }
+        }
+    }
+}
+
+static void start_sum(const operands *in, double sum[ROWS][COLUMNS]) {
+    for (int i = 0; i < ROWS * COLUMNS; ++i) {
+        sum[i / COLUMNS][i % COLUMNS] = (double)in->sum[i / COLUMNS][i % COLUMNS];
+    }
+}
+
+/* The body's sums against these. */
+static void expect_sums(const char *body, const operands *in, double want[ROWS][COLUMNS]) {
+    static float y[ROWS][COLUMNS];
+    run_hopper(PRODUCT, body, STORE_SUM, 128, in, y);
+    for (int i = 0; i < ROWS * COLUMNS; ++i) {
+        const double got = (double)y[i / COLUMNS][i % COLUMNS], right = want[i / COLUMNS][i % COLUMNS];
+        cr_assert(fabs(got - right) < 1e-5, "row %d, column %d: %.9g, want %.9g", i / COLUMNS, i % COLUMNS, got, right);
+    }
+}
+
+Test(cpu_hopper, a_product_adds_what_the_plain_loop_adds) {
+    static double want[ROWS][COLUMNS];
+    operands *in = make_operands();
+    start_sum(in, want);
+    add_product(in, 0, want);
+    expect_sums("    cj_product_fence();\n    cj_product_tf32(sum, a, b, 1);\n"
+                "    cj_product_commit();\n    cj_product_wait<0>();\n",
+                in, want);
+    free(in);
+}
+
+Test(cpu_hopper, a_shifted_descriptor_shifts_columns_and_without_add_the_sum_starts_anew) {
+    static double want[ROWS][COLUMNS];
+    operands *in = make_operands();
+    add_product(in, 13, want);
+    in->sum[5][7] = NAN;
+    expect_sums("    cj_product_fence();\n    cj_product_tf32(sum, a, b + 13, 0);\n"
+                "    cj_product_commit();\n    cj_product_wait<0>();\n",
+                in, want);
+    free(in);
+}
+
+/* Odd and even products, those before a new start, a group left in flight, registers used again after their wait. */
+Test(cpu_hopper, groups_of_products_follow_each_other) {
+    static double want[ROWS][COLUMNS];
+    operands *in = make_operands();
+    for (int shift = 4; shift < 12; ++shift) {
+        add_product(in, shift, want);
+    }
+    expect_sums("    uint4 sets[2];\n"
+                "    for (int i = 0; i < 12; ++i) {\n"
+                "        sets[i % 2] = i % 2 ? other : a;\n"
+                "        cj_product_fence();\n"
+                "        cj_product_tf32(sum, sets[i % 2], b + i, i != 4);\n"
+                "        cj_product_commit();\n"
+                "        cj_product_wait<1>();\n"
+                "    }\n"
+                "    cj_product_wait<0>();\n",
+                in, want);
+    free(in);
+}
+
+Test(cpu_hopper, two_warpgroups_and_two_sums_do_not_mix) {
+    static double want[ROWS][COLUMNS];
+    operands *in = make_operands();
+    start_sum(in, want);
+    add_product(in, 1, want);
+    static float y[2][ROWS][COLUMNS];
+    run_hopper(PRODUCT,
+               "    float second[N / 2];\n"
+               "    for (int i = 0; i < N / 2; ++i) second[i] = 0;\n"
+               "    cj_product_fence();\n"
+               "    cj_product_tf32(second, a, b + 2, 1);\n"
+               "    cj_product_tf32(sum, a, b + t / 128, 1);\n"
+               "    cj_product_tf32(second, other, b + 3, 1);\n"
+               "    cj_product_commit();\n"
+               "    if (t >= 128) for (int i = 0; i < 5; ++i) __syncwarp();\n"
+               "    cj_product_wait<0>();\n"
+               "    if (t < 128) return;\n",
+               STORE_SUM, 256, in, y);
+    for (int i = 0; i < ROWS * COLUMNS; ++i) {
+        cr_assert_float_eq((double)y[0][i / COLUMNS][i % COLUMNS], want[i / COLUMNS][i % COLUMNS], 1e-5);
+    }
+    free(in);
+}
+
+/* Sums of all products of a body; NaN where the body misuses them. */
+static bool gives_nan(const char *body, uint32_t threads) {
+    static float y[ROWS][COLUMNS];
+    operands *in = make_operands();
+    run_hopper(PRODUCT, body, STORE_SUM, threads, in, y);
+    free(in);
+    bool nan = false;
+    for (int i = 0; i < ROWS * COLUMNS; ++i) {
+        nan = nan || isnan(y[i / COLUMNS][i % COLUMNS]);
+    }
+    return nan;
+}
+
+#define TWO_PRODUCTS                                                                                        \
+    "    cj_product_fence();\n    cj_product_tf32(sum, a, b, 1);\n    cj_product_tf32(sum, a, b, 1);\n    " \
+    "cj_product_commit();\n"
+
+Test(cpu_hopper, sums_that_are_read_before_the_wait_are_NaN) {
+    cr_expect(gives_nan("    float early = 0;\n" TWO_PRODUCTS "    early = sum[3];\n    cj_product_wait<0>();\n"
+                        "    sum[3] = early;\n",
+                        128));
+}
+
+/* The threads from 128 on wait until b is free, then overwrite it. */
+#define OVERWRITE                                                                                                  \
+    "    if (t >= 128) {\n"                                                                                        \
+    "        cj_barrier_wait(barrier, 0);\n"                                                                       \
+    "        for (int i = t - 128; i < 8 * PLANE; i += 128) ((float *)shared)[i] = __uint_as_float(0x7fc00000);\n" \
+    "        return;\n"                                                                                            \
+    "    }\n"
+
+Test(cpu_hopper, shared_memory_that_is_given_back_after_the_wait_is_read_as_it_was) {
+    cr_expect_not(
+        gives_nan(OVERWRITE TWO_PRODUCTS "    cj_product_wait<0>();\n    cj_barrier_arrive(barrier);\n", 256));
+}
+
+Test(cpu_hopper, shared_memory_that_is_given_back_before_the_wait_spoils_the_sums) {
+    cr_expect(gives_nan(OVERWRITE TWO_PRODUCTS "    cj_barrier_arrive(barrier);\n    cj_product_wait<0>();\n", 256));
+}
+
+Test(cpu_hopper, shared_memory_that_is_read_before_it_is_filled_spoils_the_sums) {
+    cr_expect(gives_nan("    if (t >= 128) {\n"
+                        "        for (int i = t - 128; i < 8 * PLANE; i += 128) ((float *)(shared + 5120))[i] = 1;\n"
+                        "        cj_barrier_arrive(barrier);\n"
+                        "        return;\n"
+                        "    }\n"
+                        "    cj_product_fence();\n"
+                        "    cj_product_tf32(sum, a, cj_descriptor(shared + 5120, PLANE * 16), 1);\n"
+                        "    cj_product_tf32(sum, a, cj_descriptor(shared + 5120, PLANE * 16), 1);\n"
+                        "    cj_product_commit();\n"
+                        "    cj_barrier_wait(barrier, 0);\n"
+                        "    cj_product_wait<0>();\n",
+                        256));
+}
+
+/* ---------------------------------------------------------------------------------------------------------------------
+ * Errors of products
+ * ------------------------------------------------------------------------------------------------------------------ */
+
+static void expect_product_error(const char *body, uint32_t threads, const char *expected) {
+    operands *in = make_operands();
+    expect_error(FAULTY_PRODUCT, body, STORE_SUM, threads, in, expected);
+    free(in);
+}
+
+Test(cpu_hopper, a_product_that_a_thread_misses_is_an_error) {
+    expect_product_error("    if (t == 37) return;\n" TWO_PRODUCTS "    cj_product_wait<0>();\n", 128,
+                         "thread 0 and 126 others wait for product group 0 of warpgroup 0, reached by 127 of 128 "
+                         "threads; thread 37 has ended");
+}
+
+Test(cpu_hopper, a_product_in_a_warpgroup_that_is_not_whole_is_an_error) {
+    expect_product_error(TWO_PRODUCTS, 160, "thread 128: warpgroup 1 has only 32 of 128 threads");
+}
+
+Test(cpu_hopper, a_descriptor_that_reaches_past_shared_memory_is_an_error) {
+    /* 8192 - (80 + 64) * 16 = 5888 is the last start that fits. */
+    expect_product_error(
+        "    cj_product_tf32(sum, a, b + 368, 1);\n    cj_product_tf32(sum, a, b + 369, 1);\n", 128,
+        "thread 0: product of 64 columns reads bytes 5904 to 8207 of shared memory, of which the block "
+        "has 8192: descriptor with start 5904, distances 1280 along k and 128 along columns");
+}
+
+Test(cpu_hopper, a_descriptor_with_other_bits_is_an_error) {
+    expect_product_error("    cj_product_tf32(sum, a, b | 1ULL << 62, 1);\n", 128,
+                         "thread 0: product with descriptor 0x4000000800500000, which has bits set that an unswizzled "
+                         "one has not");
+}
+
+Test(cpu_hopper, a_descriptor_of_what_is_not_shared_memory_is_an_error) {
+    expect_product_error("    cj_descriptor(shared - 16, 0);\n", 1,
+                         "thread 0: cj_descriptor at byte -16 of shared memory, of which the block has 8192");
+}
+
+Test(cpu_hopper, threads_that_disagree_on_a_descriptor_are_an_error) {
+    expect_product_error(
+        "    cj_product_tf32(sum, a, b + (t == 77), 1);\n", 128,
+        "thread 77: product 0 of its warpgroup with descriptor 0x0000000800500001, 64 columns, add 1, in "
+        "group 0; another thread's has 0x0000000800500000, 64 columns, add 1, group 0");
+}
+
+Test(cpu_hopper, threads_that_disagree_on_the_sum_are_an_error) {
+    expect_product_error("    float second[N / 2];\n"
+                         "    cj_product_tf32(sum, a, b, 1);\n"
+                         "    if (t == 9) cj_product_tf32(second, a, b, 1);\n    cj_product_tf32(sum, a, b, 1);\n",
+                         128,
+                         "thread 10: product 1 of its warpgroup adds to another sum than other threads' products do");
+}
+
+Test(cpu_hopper, threads_that_wait_for_different_groups_are_an_error) {
+    expect_product_error(
+        TWO_PRODUCTS TWO_PRODUCTS "    if (t == 100) cj_product_wait<1>(); else cj_product_wait<0>();\n", 128,
+        "thread 100: waits for product group 0 after 4 products in 2 groups, thread 0 for group 1 after "
+        "4 products in 2 groups");
+}
+
+Test(cpu_hopper, a_register_of_A_that_changes_before_the_wait_is_an_error) {
+    expect_product_error(TWO_PRODUCTS "    if (t == 5) a.z ^= 1;\n    cj_product_wait<0>();\n", 128,
+                         "thread 5: a register set reused before its group was waited for: A of product 0, group 0");
+}
+
+Test(cpu_hopper, waiting_for_an_older_group_does_not_free_registers) {
+    expect_product_error("    cj_product_tf32(sum, a, b, 1);\n    cj_product_commit();\n"
+                         "    cj_product_tf32(sum, other, b, 1);\n    cj_product_commit();\n"
+                         "    cj_product_wait<1>();\n    a.x = 0;\n    other.x = 0;\n    cj_product_wait<0>();\n",
+                         128,
+                         "thread 0: a register set reused before its group was waited for: A of product 1, group 1");
+}
+
+Test(cpu_hopper, a_sum_that_is_written_before_the_wait_is_an_error) {
+    expect_product_error(TWO_PRODUCTS "    sum[6] = 0;\n    cj_product_wait<0>();\n", 128,
+                         "thread 0: register 6 of a sum was written before its product was waited for");
+}
+
+Test(cpu_hopper, a_product_after_a_wait_needs_a_fence) {
+    expect_product_error(TWO_PRODUCTS "    cj_product_wait<0>();\n    cj_product_tf32(sum, a, b, 1);\n", 128,
+                         "thread 0: product without cj_product_fence since the last cj_product_wait");
+}
+
+Test(cpu_hopper, products_that_nobody_waits_for_are_an_error) {
+    expect_product_error("    cj_product_tf32(sum, a, b, 1);\n    cj_product_commit();\n", 128,
+                         "thread 0: ended with 1 products in flight");
+}
+
+Test(cpu_hopper, too_many_products_in_flight_are_an_error) {
+    expect_product_error("    for (int i = 0; i < 257; ++i) cj_product_tf32(sum, a, b, 1);\n", 128,
+                         "thread 0: more than 256 products in flight: MOST_PRODUCTS in src/cpu_product.c");
+}
+
+/* ---------------------------------------------------------------------------------------------------------------------
+ * Rounding
+ * ------------------------------------------------------------------------------------------------------------------ */
+
+Test(cpu_hopper, floats_round_to_tf32_with_ties_away_from_zero) {
+    static const uint32_t cases[][2] = {{0x3f800000, 0x3f800000}, {0x3f800fff, 0x3f800000}, {0x3f801000, 0x3f802000},
+                                        {0x3f803000, 0x3f804000}, {0xbf801000, 0xbf802000}, {0x00000fff, 0x00000000},
+                                        {0x80001000, 0x80002000}, {0x3ffff000, 0x40000000}, {0x7f7fffff, 0x7f800000},
+                                        {0x7f800000, 0x7f800000}, {0xff800000, 0xff800000}, {0x7f800001, 0x7fffffff},
+                                        {0xffc00000, 0x7fffffff}, {0xffffffff, 0x7fffffff}};
+    enum { CASES = sizeof(cases) / sizeof(cases[0]) };
+    uint32_t y[CASES] = {0};
+    run_hopper("",
+               "CJ_KERNEL(convjit_forward, args, a) {\n"
+               "    ((unsigned *)a.y)[threadIdx.x] = cj_f32_to_tf32(((const float *)a.x)[2 * threadIdx.x]);\n",
+               "}\n", CASES, cases, y);
+    for (int i = 0; i < CASES; ++i) {
+        cr_expect_eq(y[i], cases[i][1], "0x%08x: 0x%08x, want 0x%08x", cases[i][0], y[i], cases[i][1]);
+    }
+}
