@@ -30,20 +30,26 @@ static _Noreturn void end_test(void) {
     exit(outcome);
 }
 
-void plain_check(bool fatal, bool holds, const char *file, int line, const char *what, const char *format, ...) {
-    if (holds) {
-        return;
-    }
-    va_list arguments;
-    va_start(arguments, format);
+static void report(const char *file, int line, const char *what, const char *format, va_list arguments) {
     (void)fprintf(stderr, "%s:%d: fails: %s: ", file, line, what);
     (void)vfprintf(stderr, format, arguments);
     (void)fputc('\n', stderr);
-    va_end(arguments);
     outcome = FAILED;
-    if (fatal) {
-        end_test();
-    }
+}
+
+void plain_expect(const char *file, int line, const char *what, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    report(file, line, what, format, arguments);
+    va_end(arguments);
+}
+
+void plain_assert(const char *file, int line, const char *what, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    report(file, line, what, format, arguments);
+    va_end(arguments);
+    end_test();
 }
 
 void plain_skip(const char *format, ...) {

@@ -34,8 +34,12 @@ typedef struct plain_test {
 } plain_test;
 
 void plain_register(plain_test *test);
-void plain_check(bool fatal, bool holds, const char *file, int line, const char *what, const char *format, ...)
-    __attribute__((format(printf, 6, 7)));
+
+/* Report a failure; the second one ends the test. */
+void plain_expect(const char *file, int line, const char *what, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+_Noreturn void plain_assert(const char *file, int line, const char *what, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 _Noreturn void plain_skip(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #define PLAIN_REGISTER(suite_, name_, symbol, run_, parameters_, ...)                       \
@@ -61,49 +65,50 @@ _Noreturn void plain_skip(const char *format, ...) __attribute__((format(printf,
     static void suite##_##name##_body(parameter)
 
 /* The message is a literal format, or absent. */
-#define PLAIN_CHECK(fatal, holds, what, ...) plain_check(fatal, holds, __FILE__, __LINE__, what, "" __VA_ARGS__)
-#define PLAIN_OP(fatal, a, op, b, ...) PLAIN_CHECK(fatal, (a)op(b), #a " " #op " " #b, __VA_ARGS__)
-#define PLAIN_STR(fatal, a, op, b, ...) PLAIN_CHECK(fatal, strcmp(a, b) op 0, #a " " #op " " #b " (text)", __VA_ARGS__)
-#define PLAIN_ARR(fatal, a, b, size, ...) \
-    PLAIN_CHECK(fatal, memcmp(a, b, size) == 0, #a " == " #b " (bytes)", __VA_ARGS__)
-#define PLAIN_FLOAT(fatal, a, b, within, ...) \
-    PLAIN_CHECK(fatal, fabs((double)(a) - (double)(b)) <= (double)(within), #a " is near " #b, __VA_ARGS__)
+#define PLAIN_CHECK(report, holds, what, ...) ((holds) ? (void)0 : report(__FILE__, __LINE__, what, "" __VA_ARGS__))
+#define PLAIN_OP(report, a, op, b, ...) PLAIN_CHECK(report, (a)op(b), #a " " #op " " #b, __VA_ARGS__)
+#define PLAIN_STR(report, a, op, b, ...) \
+    PLAIN_CHECK(report, strcmp(a, b) op 0, #a " " #op " " #b " (text)", __VA_ARGS__)
+#define PLAIN_ARR(report, a, b, size, ...) \
+    PLAIN_CHECK(report, memcmp(a, b, size) == 0, #a " == " #b " (bytes)", __VA_ARGS__)
+#define PLAIN_FLOAT(report, a, b, within, ...) \
+    PLAIN_CHECK(report, fabs((double)(a) - (double)(b)) <= (double)(within), #a " is near " #b, __VA_ARGS__)
 
-#define cr_assert(a, ...) PLAIN_CHECK(true, !!(a), #a, __VA_ARGS__)
-#define cr_assert_not(a, ...) PLAIN_CHECK(true, !(a), "not " #a, __VA_ARGS__)
-#define cr_assert_null(a, ...) PLAIN_CHECK(true, !(a), #a " is NULL", __VA_ARGS__)
-#define cr_assert_not_null(a, ...) PLAIN_CHECK(true, !!(a), #a " is not NULL", __VA_ARGS__)
-#define cr_assert_eq(a, b, ...) PLAIN_OP(true, a, ==, b, __VA_ARGS__)
-#define cr_assert_neq(a, b, ...) PLAIN_OP(true, a, !=, b, __VA_ARGS__)
-#define cr_assert_lt(a, b, ...) PLAIN_OP(true, a, <, b, __VA_ARGS__)
-#define cr_assert_leq(a, b, ...) PLAIN_OP(true, a, <=, b, __VA_ARGS__)
-#define cr_assert_gt(a, b, ...) PLAIN_OP(true, a, >, b, __VA_ARGS__)
-#define cr_assert_geq(a, b, ...) PLAIN_OP(true, a, >=, b, __VA_ARGS__)
-#define cr_assert_str_eq(a, b, ...) PLAIN_STR(true, a, ==, b, __VA_ARGS__)
-#define cr_assert_str_neq(a, b, ...) PLAIN_STR(true, a, !=, b, __VA_ARGS__)
-#define cr_assert_str_empty(a, ...) PLAIN_CHECK(true, (a)[0] == '\0', #a " is empty", __VA_ARGS__)
-#define cr_assert_str_not_empty(a, ...) PLAIN_CHECK(true, (a)[0] != '\0', #a " is not empty", __VA_ARGS__)
-#define cr_assert_arr_eq(a, b, size, ...) PLAIN_ARR(true, a, b, size, __VA_ARGS__)
-#define cr_assert_float_eq(a, b, within, ...) PLAIN_FLOAT(true, a, b, within, __VA_ARGS__)
-#define cr_assert_fail(...) PLAIN_CHECK(true, false, "fail", __VA_ARGS__)
+#define cr_assert(a, ...) PLAIN_CHECK(plain_assert, (a), #a, __VA_ARGS__)
+#define cr_assert_not(a, ...) PLAIN_CHECK(plain_assert, !(a), "not " #a, __VA_ARGS__)
+#define cr_assert_null(a, ...) PLAIN_CHECK(plain_assert, !(a), #a " is NULL", __VA_ARGS__)
+#define cr_assert_not_null(a, ...) PLAIN_CHECK(plain_assert, (a), #a " is not NULL", __VA_ARGS__)
+#define cr_assert_eq(a, b, ...) PLAIN_OP(plain_assert, a, ==, b, __VA_ARGS__)
+#define cr_assert_neq(a, b, ...) PLAIN_OP(plain_assert, a, !=, b, __VA_ARGS__)
+#define cr_assert_lt(a, b, ...) PLAIN_OP(plain_assert, a, <, b, __VA_ARGS__)
+#define cr_assert_leq(a, b, ...) PLAIN_OP(plain_assert, a, <=, b, __VA_ARGS__)
+#define cr_assert_gt(a, b, ...) PLAIN_OP(plain_assert, a, >, b, __VA_ARGS__)
+#define cr_assert_geq(a, b, ...) PLAIN_OP(plain_assert, a, >=, b, __VA_ARGS__)
+#define cr_assert_str_eq(a, b, ...) PLAIN_STR(plain_assert, a, ==, b, __VA_ARGS__)
+#define cr_assert_str_neq(a, b, ...) PLAIN_STR(plain_assert, a, !=, b, __VA_ARGS__)
+#define cr_assert_str_empty(a, ...) PLAIN_CHECK(plain_assert, (a)[0] == '\0', #a " is empty", __VA_ARGS__)
+#define cr_assert_str_not_empty(a, ...) PLAIN_CHECK(plain_assert, (a)[0] != '\0', #a " is not empty", __VA_ARGS__)
+#define cr_assert_arr_eq(a, b, size, ...) PLAIN_ARR(plain_assert, a, b, size, __VA_ARGS__)
+#define cr_assert_float_eq(a, b, within, ...) PLAIN_FLOAT(plain_assert, a, b, within, __VA_ARGS__)
+#define cr_assert_fail(...) PLAIN_CHECK(plain_assert, false, "fail", __VA_ARGS__)
 
-#define cr_expect(a, ...) PLAIN_CHECK(false, !!(a), #a, __VA_ARGS__)
-#define cr_expect_not(a, ...) PLAIN_CHECK(false, !(a), "not " #a, __VA_ARGS__)
-#define cr_expect_null(a, ...) PLAIN_CHECK(false, !(a), #a " is NULL", __VA_ARGS__)
-#define cr_expect_not_null(a, ...) PLAIN_CHECK(false, !!(a), #a " is not NULL", __VA_ARGS__)
-#define cr_expect_eq(a, b, ...) PLAIN_OP(false, a, ==, b, __VA_ARGS__)
-#define cr_expect_neq(a, b, ...) PLAIN_OP(false, a, !=, b, __VA_ARGS__)
-#define cr_expect_lt(a, b, ...) PLAIN_OP(false, a, <, b, __VA_ARGS__)
-#define cr_expect_leq(a, b, ...) PLAIN_OP(false, a, <=, b, __VA_ARGS__)
-#define cr_expect_gt(a, b, ...) PLAIN_OP(false, a, >, b, __VA_ARGS__)
-#define cr_expect_geq(a, b, ...) PLAIN_OP(false, a, >=, b, __VA_ARGS__)
-#define cr_expect_str_eq(a, b, ...) PLAIN_STR(false, a, ==, b, __VA_ARGS__)
-#define cr_expect_str_neq(a, b, ...) PLAIN_STR(false, a, !=, b, __VA_ARGS__)
-#define cr_expect_str_empty(a, ...) PLAIN_CHECK(false, (a)[0] == '\0', #a " is empty", __VA_ARGS__)
-#define cr_expect_str_not_empty(a, ...) PLAIN_CHECK(false, (a)[0] != '\0', #a " is not empty", __VA_ARGS__)
-#define cr_expect_arr_eq(a, b, size, ...) PLAIN_ARR(false, a, b, size, __VA_ARGS__)
-#define cr_expect_float_eq(a, b, within, ...) PLAIN_FLOAT(false, a, b, within, __VA_ARGS__)
-#define cr_expect_fail(...) PLAIN_CHECK(false, false, "fail", __VA_ARGS__)
+#define cr_expect(a, ...) PLAIN_CHECK(plain_expect, (a), #a, __VA_ARGS__)
+#define cr_expect_not(a, ...) PLAIN_CHECK(plain_expect, !(a), "not " #a, __VA_ARGS__)
+#define cr_expect_null(a, ...) PLAIN_CHECK(plain_expect, !(a), #a " is NULL", __VA_ARGS__)
+#define cr_expect_not_null(a, ...) PLAIN_CHECK(plain_expect, (a), #a " is not NULL", __VA_ARGS__)
+#define cr_expect_eq(a, b, ...) PLAIN_OP(plain_expect, a, ==, b, __VA_ARGS__)
+#define cr_expect_neq(a, b, ...) PLAIN_OP(plain_expect, a, !=, b, __VA_ARGS__)
+#define cr_expect_lt(a, b, ...) PLAIN_OP(plain_expect, a, <, b, __VA_ARGS__)
+#define cr_expect_leq(a, b, ...) PLAIN_OP(plain_expect, a, <=, b, __VA_ARGS__)
+#define cr_expect_gt(a, b, ...) PLAIN_OP(plain_expect, a, >, b, __VA_ARGS__)
+#define cr_expect_geq(a, b, ...) PLAIN_OP(plain_expect, a, >=, b, __VA_ARGS__)
+#define cr_expect_str_eq(a, b, ...) PLAIN_STR(plain_expect, a, ==, b, __VA_ARGS__)
+#define cr_expect_str_neq(a, b, ...) PLAIN_STR(plain_expect, a, !=, b, __VA_ARGS__)
+#define cr_expect_str_empty(a, ...) PLAIN_CHECK(plain_expect, (a)[0] == '\0', #a " is empty", __VA_ARGS__)
+#define cr_expect_str_not_empty(a, ...) PLAIN_CHECK(plain_expect, (a)[0] != '\0', #a " is not empty", __VA_ARGS__)
+#define cr_expect_arr_eq(a, b, size, ...) PLAIN_ARR(plain_expect, a, b, size, __VA_ARGS__)
+#define cr_expect_float_eq(a, b, within, ...) PLAIN_FLOAT(plain_expect, a, b, within, __VA_ARGS__)
+#define cr_expect_fail(...) PLAIN_CHECK(plain_expect, false, "fail", __VA_ARGS__)
 
 #define cr_skip_test(...) plain_skip(__VA_ARGS__)
 
