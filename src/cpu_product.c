@@ -104,25 +104,24 @@ static float tf32(uint32_t bits) {
 }
 
 /* Fields of a descriptor: units of 16 bytes. */
-static uint32_t start_of(unsigned long long b) {
-    return (uint32_t)(b & 0x3fff) * UNIT;
+static size_t start_of(unsigned long long b) {
+    return (size_t)(b & 0x3fff) * UNIT;
 }
-static uint32_t k_stride_of(unsigned long long b) {
-    return (uint32_t)(b >> 16 & 0x3fff) * UNIT;
+static size_t k_stride_of(unsigned long long b) {
+    return (size_t)(b >> 16 & 0x3fff) * UNIT;
 }
-static uint32_t n_stride_of(unsigned long long b) {
-    return (uint32_t)(b >> 32 & 0x3fff) * UNIT;
+static size_t n_stride_of(unsigned long long b) {
+    return (size_t)(b >> 32 & 0x3fff) * UNIT;
 }
 
 /* B: units of 4 numbers along k, 8 columns a core matrix. */
 static void read_b(const cj_block *block, const product *p, float b[DEPTH][MOST_COLUMNS]) {
-    for (int k = 0; k < DEPTH; k += 4) {
-        const unsigned char *plane =
-            (const unsigned char *)block->shared + start_of(p->b) + (uint32_t)k / 4 * k_stride_of(p->b);
-        for (int column = 0; column < p->columns; ++column) {
+    for (size_t k = 0; k < DEPTH; k += 4) {
+        const char *plane = (const char *)block->shared + start_of(p->b) + k / 4 * k_stride_of(p->b);
+        for (size_t column = 0; column < (size_t)p->columns; ++column) {
             uint32_t unit[4];
-            memcpy(unit, plane + (uint32_t)column / 8 * n_stride_of(p->b) + (uint32_t)column % 8 * UNIT, UNIT);
-            for (int i = 0; i < 4; ++i) {
+            memcpy(unit, plane + column / 8 * n_stride_of(p->b) + column % 8 * UNIT, UNIT);
+            for (size_t i = 0; i < 4; ++i) {
                 b[k + i][column] = tf32(unit[i]);
             }
         }
@@ -186,13 +185,13 @@ static void check_operands(cj_block *block, const struct cj_cpu_product *given) 
         cj_block_fail(block, "product with descriptor 0x%016llx, which has bits set that an unswizzled one has not",
                       given->b);
     }
-    const uint32_t start = start_of(given->b), k = k_stride_of(given->b), n = n_stride_of(given->b);
-    const uint32_t end = start + k + (uint32_t)(given->columns / 8 - 1) * n + CORE_BYTES;
+    const size_t start = start_of(given->b), k = k_stride_of(given->b), n = n_stride_of(given->b);
+    const size_t end = start + k + (size_t)(given->columns / 8 - 1) * n + CORE_BYTES;
     if (end > block->shared_bytes) {
         cj_block_fail(
             block,
-            "product of %d columns reads bytes %u to %u of shared memory, of which the block has %u: descriptor "
-            "with start %u, distances %u along k and %u along columns",
+            "product of %d columns reads bytes %zu to %zu of shared memory, of which the block has %u: descriptor "
+            "with start %zu, distances %zu along k and %zu along columns",
             given->columns, start, end - 1, block->shared_bytes, start, k, n);
     }
 }
@@ -307,7 +306,9 @@ static void give_sums_back(cj_block *block, warpgroup *group, product *p) {
     for (uint32_t thread = 0; thread < WARPGROUP; ++thread) {
         float *registers = p->sum->registers[thread];
         for (int i = 0; i < p->columns / 2; ++i) {
-            if (memcmp(&registers[i], &POISON, sizeof(POISON)) != 0) {
+            uint32_t bits;
+            memcpy(&bits, &registers[i], sizeof(bits));
+            if (bits != POISON) {
                 block->current = group->index * WARPGROUP + thread;
                 cj_block_fail(block, "register %d of a sum was written before its product was waited for", i);
             }
@@ -359,7 +360,7 @@ static bool groups_ended(const cj_block *block, const cj_wait *wait) {
 
 static void describe_groups(const cj_block *block, const cj_wait *wait, char *text, size_t size) {
     const warpgroup *group = wait->at;
-    const cj_thread *threads = &block->thread[group->index * WARPGROUP];
+    const cj_thread *threads = &block->thread[(size_t)group->index * WARPGROUP];
     uint32_t missing = 0;
     while (missing < WARPGROUP - 1 && threads[missing].state == CJ_AT_WAIT && threads[missing].wait->at == group) {
         ++missing;
