@@ -23,7 +23,7 @@ enum {
         return reason;
 
 static const char *refuses(const cj_problem *p, const cj_target *target) {
-    REFUSE_IF(target->kind != CJ_TARGET_CUDA || target->capability != 90 || !target->has_features, "needs sm_90a")
+    REFUSE_IF(target->kind == CJ_TARGET_CUDA && (target->capability != 90 || !target->has_features), "not sm_90a")
     REFUSE_IF(p->transposed, "is for convolutions, not transposed ones")
     REFUSE_IF(p->desc.data_type != CONVJIT_F32, "is for f32 data")
     REFUSE_IF(p->channels_last, "is for channels first")
