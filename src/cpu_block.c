@@ -266,7 +266,31 @@ static bool can_run(cj_block *block, cj_thread *thread) {
     return thread->state == CJ_RUNNABLE;
 }
 
-/* Turns until all have ended, or none can go on. */
+/* A warp on a GPU may stay behind the others for any time, so a kernel that leaves out a wait must not be right by
+ * luck: after the first rounds one warp, for some time always the same, has a turn only if nobody else has. */
+static uint32_t warp_behind(const cj_block *block, uint32_t round) {
+    enum { FIRST = 16 };
+    const uint32_t index = block->host->block.x, rounds = index % 2 == 0 ? 64 : 512;
+    uint32_t hash = round / rounds * 0x9e3779b9 + index * 0xc2b2ae35;
+    hash = (hash ^ hash >> 15) * 0x2c1b3c6d;
+    return round < FIRST ? CJ_MAX_THREADS : (hash >> 16) % ((block->threads + WARP - 1) / WARP);
+}
+
+/* A turn for each thread that can go on, but those of warp `behind`; false if there was none. */
+static bool give_turns(cj_block *block, uint32_t behind) {
+    bool moved = false;
+    for (uint32_t i = 0; i < block->threads && !block->failed; ++i) {
+        if (i / WARP != behind && can_run(block, &block->thread[i])) {
+            block->current = i;
+            block->host->thread.x = i;
+            cj_fiber_resume(block->fibers, i);
+            moved = true;
+        }
+    }
+    return moved;
+}
+
+/* Rounds until all have ended, or none can go on. */
 bool cj_block_run(cj_block *block, uint32_t index) {
     block->host->block = (struct cj_cpu_index){index, 0, 0};
     for (uint32_t i = 0; i < block->threads; ++i) {
@@ -277,17 +301,9 @@ bool cj_block_run(cj_block *block, uint32_t index) {
     if (block->shared_bytes > 0) {
         memset(block->shared, 0xff, block->shared_bytes); /* NaN in every type: nothing is left of the block before */
     }
-    while (block->ended < block->threads && !block->failed) {
-        bool moved = false;
-        for (uint32_t i = 0; i < block->threads && !block->failed; ++i) {
-            if (can_run(block, &block->thread[i])) {
-                block->current = i;
-                block->host->thread.x = i;
-                cj_fiber_resume(block->fibers, i);
-                moved = true;
-            }
-        }
-        if (!moved && !block->failed && !block->nobody_runs(block)) {
+    for (uint32_t round = 0; block->ended < block->threads && !block->failed; ++round) {
+        if (!give_turns(block, warp_behind(block, round)) && !block->nobody_runs(block) &&
+            !give_turns(block, CJ_MAX_THREADS) && !block->failed) {
             explain_block(block);
         }
     }

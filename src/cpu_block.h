@@ -51,7 +51,7 @@ struct cj_block {
     uint32_t shared_bytes;
     struct cj_hopper *hopper;
     void (*thread_ends)(cj_block *block); /* on its fiber, when its kernel has returned */
-    bool (*nobody_runs)(cj_block *block); /* no thread can go on; true if now one may */
+    bool (*nobody_runs)(cj_block *block); /* nobody can go on; true if now somebody may */
 
     cj_fibers *fibers;
     uint32_t at_barrier, ended;
