@@ -7,7 +7,8 @@
  *
  * Roles. 384 threads: two consumer warpgroups, each with COLUMNS pixels or 64 channels of its own; three producer warps
  * that fill STAGES buffers in turn with the input under the tile, halo included and padding as zeros; and one thread that
- * brings the weights, SLOT_TAPS taps at a time, to a ring of SLOTS slots. Barriers hand buffers and slots over and back.
+ * brings the weights, one sum's taps at a time, to a ring of SLOTS slots. Barriers hand buffers and slots over and back.
+ * The second consumer starts half a sum late, so that one adds up while the other multiplies.
  *
  * Shared memory holds 16-byte units: four channels of one pixel. A buffer is
  *   unit[PARTS][CHUNK_C / 4][PARITIES_Y][PARITIES_X][ROWS][PITCH]
@@ -16,8 +17,9 @@
  * column i % PITCH; columns from TILE_X on are computed and thrown away.
  *
  * Accuracy (PARTS = 2). x and w are split into hi = tf32(x) and lo = tf32(x - hi), and three products are added up: hi * lo,
- * lo * hi, hi * hi. The tensor core truncates as it adds, so sums of UNROLL_K x UNROLL_Y x KERNEL_X taps are closed and
- * added to float32 registers. PARTS = 1 is math tf32: one product, nothing closed.
+ * lo * hi, hi * hi. The tensor core truncates the running sum with each product, by its size: so the small products of all
+ * SUM_TAPS taps come first, then the large ones, and then the sum is closed and added to float32 registers. PARTS = 1 is
+ * math tf32: one product, nothing closed.
  *
  * The surprising rule: a result that is not finite is looked at again, from packed weights and x, by the plain loop in
  * float64. 0 * Inf in the padding, Inf - Inf in a split, and a rounding up to Inf all end as NaN or Inf, and never hide one.
@@ -39,8 +41,8 @@
  * CJ_CHUNK_C                input channels of a stage, a multiple of 8                                   8
  * CJ_CHUNK_Y                kernel rows of a stage: KERNEL_Y or 1                                        5
  * CJ_STAGES                 buffers                                                                      2
- * CJ_SLOT_TAPS, CJ_SLOTS    taps of a slot of the weights' ring, dividing those of a sum; slots            3, 4
- * CJ_UNROLL_K, CJ_UNROLL_Y  groups of 8 channels, and kernel rows, whose products form one sum           1, 1
+ * CJ_SLOTS                  slots of the weights' ring                                                   2
+ * CJ_SUM_K, CJ_SUM_Y        groups of 8 channels, and kernel rows, whose products form one sum           1, 1
  * CJ_SHARED_BYTES           dynamic shared memory                                                        150000
  * and those of hopper.cuh and epilogue.cuh */
 
@@ -60,15 +62,14 @@ constexpr int PITCH = TILE_X + (CJ_KERNEL_X - 1) * TAP_X / CJ_STRIDE_X;
 constexpr int PLANE = PARITIES_Y * PARITIES_X * ROWS * PITCH; /* units */
 constexpr int PART = PLANES * PLANE, BUFFER = CJ_PARTS * PART;
 
-/* Packed weights: uint4[group][k block of 64][chunk][k step][CHUNK_Y][KERNEL_X][PARTS][128 threads], each thread's A operand
- * (rows lane / 4 and + 8 of its warp's 16, channels lane % 4 and + 4), then bias[group][GROUP_OUT] as floats. */
+/* Packed weights: float4[group][k block of 64][chunk][k step][CHUNK_Y][KERNEL_X][PARTS][2][64], four channels of an output
+ * channel as the A operand wants them, hi and lo as float32, then bias[group][GROUP_OUT]. */
 constexpr int K_BLOCKS = K_TILES * CJ_CONSUMERS_K;
-constexpr int TAP_WEIGHTS = CJ_PARTS * WARPGROUP, CHUNK_TAPS = K_STEPS * CJ_CHUNK_Y * CJ_KERNEL_X;
+constexpr int PART_WEIGHTS = 2 * M, TAP_WEIGHTS = CJ_PARTS * PART_WEIGHTS, CHUNK_TAPS = K_STEPS * CJ_CHUNK_Y * CJ_KERNEL_X;
 constexpr long long BLOCK_WEIGHTS = (long long)CHUNKS * CHUNK_TAPS * TAP_WEIGHTS;
 constexpr long long PACKED_WEIGHTS = CJ_GROUPS * K_BLOCKS * BLOCK_WEIGHTS;
-constexpr int SUM_TAPS = CJ_UNROLL_K * CJ_UNROLL_Y * CJ_KERNEL_X;
-constexpr int SLOT_WEIGHTS = CJ_SLOT_TAPS * TAP_WEIGHTS; /* of one k block */
-static_assert(SUM_TAPS % CJ_SLOT_TAPS == 0, "plan and kernel disagree");
+constexpr int SUM_TAPS = CJ_SUM_K * CJ_SUM_Y * CJ_KERNEL_X;
+constexpr int SLOT_WEIGHTS = SUM_TAPS * TAP_WEIGHTS; /* of one k block */
 
 /* Shared memory: buffers, what the last run may reach past them, the ring, a piece of outputs a consumer warp, barriers. */
 constexpr int OUT_COLUMNS = 32, OUT_PITCH = OUT_COLUMNS + 8; /* floats; 8: rows start in other banks */
@@ -125,48 +126,111 @@ constexpr __device__ __forceinline__ int column_distance(int x) {
     return x * TAP_X % CJ_STRIDE_X * ROWS * PITCH + x * TAP_X / CJ_STRIDE_X;
 }
 
-/* The producers' part of one stage: four channels of a pixel at a time, neighbouring threads neighbouring columns. */
-__device__ __forceinline__ void fill(uint4 *buffer, const cj_forward_args &args, const sizes &size, const tile &t,
-                                     const chunk &piece, int thread) {
-    constexpr int IN_ROWS = ROWS * PARITIES_Y, IN_COLUMNS = PITCH * PARITIES_X;
-    constexpr int STEP_Y = PARITIES_Y > 1 ? 1 : CJ_STRIDE_Y, STEP_X = PARITIES_X > 1 ? 1 : CJ_STRIDE_X;
-    constexpr int LANES = IN_COLUMNS > 16 ? 32 : IN_COLUMNS > 8 ? 16 : 8; /* threads of one row */
+/* Filling. A job is one row of one plane for LANES threads: UNITS units each, neighbouring threads neighbouring columns. */
+constexpr int IN_ROWS = ROWS * PARITIES_Y, IN_COLUMNS = PITCH * PARITIES_X, JOBS = PLANES * IN_ROWS;
+constexpr int STEP_Y = PARITIES_Y > 1 ? 1 : CJ_STRIDE_Y, STEP_X = PARITIES_X > 1 ? 1 : CJ_STRIDE_X;
+constexpr int LANES = IN_COLUMNS > 16 ? 32 : IN_COLUMNS > 8 ? 16 : 8, TEAMS = FILLERS / LANES;
+constexpr int UNITS = (IN_COLUMNS + LANES - 1) / LANES;
+
+/* Where one stage's input lies. */
+struct source {
+    const float *x;  /* channel 0 of the chunk, first row and column of the buffer */
+    range ys, xs;    /* of the buffer, that are inside the input */
+    int channels;    /* 0 if kernel z lies outside the input */
+};
+
+__device__ __forceinline__ source make_source(const cj_forward_args &args, const sizes &size, const tile &t,
+                                              const chunk &piece) {
     const long long z = t.z * CJ_STRIDE_Z - CJ_PAD_Z + piece.kernel_z * CJ_DILATION_Z;
     const long long y0 = t.y * CJ_STRIDE_Y - CJ_PAD_Y + piece.kernel_y * CJ_DILATION_Y;
     const long long x0 = t.x * CJ_STRIDE_X - CJ_PAD_X;
-    const range ys = inside(y0, size.in_y, IN_ROWS * STEP_Y), xs = inside(x0, size.in_x, IN_COLUMNS * STEP_X);
-    const int channels = z >= 0 && z < size.in_z ? CJ_GROUP_IN - piece.c : 0;
-    const float *x = (const float *)args.x + t.n * args.x_batch_stride +
-                     (t.group * CJ_GROUP_IN + piece.c) * args.x_channel_stride + (z * size.in_y + y0) * size.in_x + x0;
-    const int lane = thread % LANES;
-#pragma unroll 1
-    for (int i = thread / LANES; i < PLANES * IN_ROWS; i += FILLERS / LANES) {
-        const int row = i % IN_ROWS, plane = i / IN_ROWS, in_y = row * STEP_Y;
-        const bool in_row = in_y >= ys.low && in_y < ys.high;
-        const float *from[4];
-        bool there[4];
+    source s;
+    s.x = (const float *)args.x + t.n * args.x_batch_stride + (t.group * CJ_GROUP_IN + piece.c) * args.x_channel_stride +
+          (z * size.in_y + y0) * size.in_x + x0;
+    s.ys = inside(y0, size.in_y, IN_ROWS * STEP_Y);
+    s.xs = inside(x0, size.in_x, IN_COLUMNS * STEP_X);
+    s.channels = z >= 0 && z < size.in_z ? CJ_GROUP_IN - piece.c : 0;
+    return s;
+}
+
+__device__ __forceinline__ void load_row(float (&v)[UNITS][4], const cj_forward_args &args, const sizes &size,
+                                         const source &s, int job, int lane) {
+    const int plane = job / IN_ROWS, in_y = job % IN_ROWS * STEP_Y;
+    const bool in_row = job < JOBS && in_y >= s.ys.low && in_y < s.ys.high;
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+        const bool there = in_row && plane * 4 + c < s.channels;
+        const float *from = s.x + (plane * 4 + c) * args.x_channel_stride + in_y * (in_offset)size.in_x;
+#pragma unroll
+        for (int i = 0; i < UNITS; ++i) {
+            const int in_x = (i * LANES + lane) * STEP_X;
+            v[i][c] = there && in_x >= s.xs.low && in_x < s.xs.high ? from[in_x] : 0.0F;
+        }
+    }
+}
+
+__device__ __forceinline__ void store_row(uint4 *buffer, const float (&v)[UNITS][4], int job, int lane) {
+    const int plane = job / IN_ROWS, row = job % IN_ROWS;
+    float4 *const to = (float4 *)buffer + (plane * PARITIES_Y + row % PARITIES_Y) * PARITIES_X * ROWS * PITCH +
+                       row / PARITIES_Y * PITCH;
+#pragma unroll
+    for (int i = 0; i < UNITS; ++i) {
+        const int column = i * LANES + lane;
+        float hi[4], lo[4];
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
-            from[c] = x + (plane * 4 + c) * args.x_channel_stride + in_y * (in_offset)size.in_x;
-            there[c] = in_row && plane * 4 + c < channels;
+            hi[c] = cj_round_tf32(v[i][c]);
+            lo[c] = cj_round_tf32(v[i][c] - hi[c]); /* NaN if v is not finite, which the surprising rule mends */
         }
-        uint4 *const to = buffer + (plane * PARITIES_Y + row % PARITIES_Y) * PARITIES_X * ROWS * PITCH + row / PARITIES_Y * PITCH;
-#pragma unroll
-        for (int first = 0; first < IN_COLUMNS; first += LANES) {
-            const int column = first + lane, in_x = column * STEP_X;
-            const bool in = in_x >= xs.low && in_x < xs.high;
-            float hi[4], lo[4];
-#pragma unroll
-            for (int c = 0; c < 4; ++c) {
-                const float v = in && there[c] ? from[c][in_x] : 0.0F;
-                hi[c] = cj_round_tf32(v);
-                lo[c] = cj_round_tf32(v - hi[c]); /* NaN if v is not finite, which the surprising rule mends */
+        if (job < JOBS && (IN_COLUMNS % LANES == 0 || column < IN_COLUMNS)) {
+            float4 *const unit = to + column % PARITIES_X * ROWS * PITCH + column / PARITIES_X;
+            unit[0] = make_float4(hi[0], hi[1], hi[2], hi[3]);
+            if (CJ_PARTS == 2) {
+                unit[PART] = make_float4(lo[0], lo[1], lo[2], lo[3]);
             }
-            if (IN_COLUMNS % LANES == 0 || column < IN_COLUMNS) {
-                float4 *const unit = (float4 *)to + column % PARITIES_X * ROWS * PITCH + column / PARITIES_X;
-                unit[0] = make_float4(hi[0], hi[1], hi[2], hi[3]);
-                if (CJ_PARTS == 2) {
-                    unit[PART] = make_float4(lo[0], lo[1], lo[2], lo[3]);
+        }
+    }
+}
+
+/* All stages of all tiles. A row is loaded before the one before it is stored, so that loads are always under way, also
+ * while the buffer is waited for. */
+__device__ __forceinline__ void fill(uint4 *buffers, cj_barrier *full, cj_barrier *empty, const cj_forward_args &args,
+                                     int thread) {
+    const sizes size = get_sizes(args);
+    const int team = thread / LANES, lane = thread % LANES;
+    turn<CJ_STAGES> buffer = {0, 0};
+    long long index = blockIdx.x;
+    int piece = 0, job = team;
+    tile t = make_tile(index, size);
+    source s = make_source(args, size, t, make_chunk(0));
+    float v[2][UNITS][4];
+    load_row(v[0], args, size, s, job, lane);
+    while (index < args.tiles) {
+#pragma unroll
+        for (int now = 0; now < 2; ++now) {
+            if (index < args.tiles) {
+                const int this_job = job;
+                const bool first = job < TEAMS, last = job + TEAMS >= JOBS;
+                job = last ? team : job + TEAMS;
+                if (last) {
+                    piece = piece + 1 == CHUNKS ? 0 : piece + 1;
+                    if (piece == 0) {
+                        index += gridDim.x;
+                        t = make_tile(index, size);
+                    }
+                    s = make_source(args, size, t, make_chunk(piece));
+                }
+                if (index < args.tiles) {
+                    load_row(v[1 - now], args, size, s, job, lane);
+                }
+                if (first) {
+                    cj_barrier_wait(&empty[buffer.index], buffer.parity ^ 1); /* ^ 1: all are empty at first */
+                }
+                store_row(buffers + buffer.index * BUFFER, v[now], this_job, lane);
+                if (last) {
+                    cj_async_fence();
+                    cj_barrier_arrive(&full[buffer.index]);
+                    buffer.next();
                 }
             }
         }
@@ -175,7 +239,7 @@ __device__ __forceinline__ void fill(uint4 *buffer, const cj_forward_args &args,
 
 /* The plain loop, in float64: one output anew, padding skipped. k counts within the k block. */
 __device__ __forceinline__ float exact_output(const cj_forward_args &args, const sizes &size, const tile &t,
-                                              const uint4 *weights, int k, long long o_y, long long o_x) {
+                                              const float4 *weights, int k, long long o_y, long long o_x) {
     double sum = 0.0;
     for (int c = 0; c < CJ_GROUP_IN; ++c) {
         const float *x = (const float *)args.x + t.n * args.x_batch_stride + (t.group * CJ_GROUP_IN + c) * args.x_channel_stride;
@@ -189,13 +253,12 @@ __device__ __forceinline__ float exact_output(const cj_forward_args &args, const
             }
             const int piece = (c / CJ_CHUNK_C * CJ_KERNEL_Z + kz) * CHUNKS_Y + ky / CJ_CHUNK_Y;
             const int step = (c % CJ_CHUNK_C / 8 * CJ_CHUNK_Y + ky % CJ_CHUNK_Y) * CJ_KERNEL_X + kx;
-            const uint4 *a = weights + ((long long)piece * CHUNK_TAPS + step) * TAP_WEIGHTS + k / 16 * 32 + k % 8 * 4 + c % 4;
-            const int word = k % 16 / 8 + c % 8 / 4 * 2;
-            double w = (double)((const float *)a)[word];
+            const float4 *w = weights + ((long long)piece * CHUNK_TAPS + step) * TAP_WEIGHTS + c % 8 / 4 * M + k;
+            double value = (double)((const float *)w)[c % 4];
             if (CJ_PARTS == 2) {
-                w += (double)((const float *)(a + WARPGROUP))[word];
+                value += (double)((const float *)(w + PART_WEIGHTS))[c % 4];
             }
-            sum += w * (double)x[(z * size.in_y + y) * size.in_x + x_];
+            sum += value * (double)x[(z * size.in_y + y) * size.in_x + x_];
         }
     }
     return (float)sum;
@@ -207,8 +270,8 @@ __device__ __noinline__ void replace_strange(float *out, const cj_forward_args &
     const sizes size = get_sizes(args);
     const tile t = make_tile(index, size);
     const long long o_y = t.y + run * CJ_RUN_ROWS + column / PITCH, o_x = t.x + column % PITCH;
-    const uint4 *weights = (const uint4 *)args.packed + (t.group * K_BLOCKS + k_block) * BLOCK_WEIGHTS;
-    const float *bias = (const float *)((const uint4 *)args.packed + PACKED_WEIGHTS) + t.group * CJ_GROUP_OUT + k_block * M;
+    const float4 *weights = (const float4 *)args.packed + (t.group * K_BLOCKS + k_block) * BLOCK_WEIGHTS;
+    const float *bias = (const float *)((const float4 *)args.packed + PACKED_WEIGHTS) + t.group * CJ_GROUP_OUT + k_block * M;
     if (column / PITCH >= CJ_RUN_ROWS || column % PITCH >= TILE_X || o_y >= size.out_y || o_x >= size.out_x) {
         return;
     }
@@ -229,7 +292,7 @@ __device__ __forceinline__ void store(const float (&sum)[CJ_COLUMNS / 2], float 
     const int k_block = (int)t.k_tile * CJ_CONSUMERS_K + block, first_k = k_block * M + warp * 16;
     const int channels = CJ_GROUP_OUT - first_k < 16 ? CJ_GROUP_OUT - first_k : 16;
     const long long channel = t.group * CJ_GROUP_OUT + first_k;
-    const float *bias = (const float *)((const uint4 *)args.packed + PACKED_WEIGHTS) + channel;
+    const float *bias = (const float *)((const float4 *)args.packed + PACKED_WEIGHTS) + channel;
     const float b[2] = {row < channels ? bias[row] : 0.0F, row + 8 < channels ? bias[row + 8] : 0.0F};
     float *y = (float *)args.y + t.n * args.y_batch_stride + channel * args.y_channel_stride;
     const float *z = (const float *)args.z + t.n * args.z_batch_stride + channel * args.z_channel_stride;
@@ -265,18 +328,10 @@ __device__ __forceinline__ void store(const float (&sum)[CJ_COLUMNS / 2], float 
     }
 }
 
-/* The A operands of one tap. */
-__device__ __forceinline__ void load_tap(uint4 (&a)[CJ_PARTS], const uint4 *slot, int tap, int thread) {
-#pragma unroll
-    for (int part = 0; part < CJ_PARTS; ++part) {
-        a[part] = slot[(tap * CJ_PARTS + part) * WARPGROUP + thread];
-    }
-}
-
 /* Adds up one tile. */
-__device__ __forceinline__ void add_up(float (&total)[CJ_COLUMNS / 2], const uint4 *buffers, const uint4 *ring,
+__device__ __forceinline__ void add_up(float (&total)[CJ_COLUMNS / 2], const uint4 *buffers, const float4 *ring,
                                        cj_barrier *full, cj_barrier *empty, cj_barrier *slot_full, cj_barrier *slot_empty,
-                                       turn<CJ_STAGES> &buffer, turn<CJ_SLOTS> &slot, int block, int run, int thread) {
+                                       turn<CJ_STAGES> &buffer, turn<CJ_SLOTS> &slot, int block, int run) {
     float sum[CJ_COLUMNS / 2];
 #pragma unroll
     for (int i = 0; i < CJ_COLUMNS / 2; ++i) {
@@ -288,38 +343,35 @@ __device__ __forceinline__ void add_up(float (&total)[CJ_COLUMNS / 2], const uin
         const unsigned long long start =
             cj_descriptor(buffers + buffer.index * BUFFER + run * CJ_RUN_ROWS * PITCH, PLANE * 16);
 #pragma unroll 1
-        for (int k = 0; k < K_STEPS; k += CJ_UNROLL_K) {
+        for (int k = 0; k < K_STEPS; k += CJ_SUM_K) {
 #pragma unroll 1
-            for (int y = 0; y < CJ_CHUNK_Y; y += CJ_UNROLL_Y) {
-                uint4 a[2][CJ_PARTS];
+            for (int y = 0; y < CJ_CHUNK_Y; y += CJ_SUM_Y) {
+                cj_barrier_wait(&slot_full[slot.index], slot.parity);
+                const unsigned long long weights =
+                    cj_descriptor(ring + (slot.index * CJ_CONSUMERS_K + block) * SLOT_WEIGHTS, M * 16);
+                cj_product_fence();
 #pragma unroll
-                for (int tap = 0; tap < SUM_TAPS; ++tap) {
-                    if (tap > 1) {
-                        cj_product_wait<1>(); /* the products that used the registers about to be loaded */
+                for (int pass = 0; pass < CJ_PARTS; ++pass) { /* the small products, then the large ones */
+#pragma unroll
+                    for (int tap = 0; tap < SUM_TAPS; ++tap) {
+                        const int x = tap % CJ_KERNEL_X, dy = tap / CJ_KERNEL_X % CJ_SUM_Y;
+                        const int dk = tap / (CJ_KERNEL_X * CJ_SUM_Y);
+                        const unsigned long long a = weights + tap * TAP_WEIGHTS;
+                        const unsigned long long b = start + (k + dk) * 2 * PLANE + row_distance(y + dy) + column_distance(x);
+                        if (CJ_PARTS == 1) {
+                            cj_product_tf32(total, a, b, 1);
+                        } else if (pass == 0) {
+                            cj_product_tf32(sum, a, b + PART, tap > 0);
+                            cj_product_tf32(sum, a + PART_WEIGHTS, b, 1);
+                        } else {
+                            cj_product_tf32(sum, a, b, 1);
+                        }
                     }
-                    if (tap % CJ_SLOT_TAPS == 0) {
-                        cj_barrier_wait(&slot_full[slot.index], slot.parity);
-                    }
-                    load_tap(a[tap % 2], ring + (slot.index * CJ_CONSUMERS_K + block) * SLOT_WEIGHTS, tap % CJ_SLOT_TAPS,
-                             thread);
-                    if (tap % CJ_SLOT_TAPS == CJ_SLOT_TAPS - 1) {
-                        cj_barrier_arrive(&slot_empty[slot.index]);
-                        slot.next();
-                    }
-                    const int x = tap % CJ_KERNEL_X, dy = tap / CJ_KERNEL_X % CJ_UNROLL_Y;
-                    const int dk = tap / (CJ_KERNEL_X * CJ_UNROLL_Y);
-                    const unsigned long long b = start + (k + dk) * 2 * PLANE + row_distance(y + dy) + column_distance(x);
-                    cj_product_fence();
-                    if (CJ_PARTS == 2) {
-                        cj_product_tf32(sum, a[tap % 2][0], b + PART, tap > 0);
-                        cj_product_tf32(sum, a[tap % 2][CJ_PARTS - 1], b, 1);
-                        cj_product_tf32(sum, a[tap % 2][0], b, 1);
-                    } else {
-                        cj_product_tf32(total, a[tap % 2][0], b, 1);
-                    }
-                    cj_product_commit();
                 }
+                cj_product_commit();
                 cj_product_wait<0>();
+                cj_barrier_arrive(&slot_empty[slot.index]);
+                slot.next();
                 if (CJ_PARTS == 2) {
 #pragma unroll
                     for (int j = 0; j < CJ_COLUMNS / 2; ++j) {
@@ -335,7 +387,8 @@ __device__ __forceinline__ void add_up(float (&total)[CJ_COLUMNS / 2], const uin
 
 CJ_KERNEL(convjit_forward, cj_forward_args, args) {
     CJ_SHARED_MEMORY(shared);
-    uint4 *const buffers = (uint4 *)shared, *const ring = (uint4 *)(shared + RING_OFFSET);
+    uint4 *const buffers = (uint4 *)shared;
+    float4 *const ring = (float4 *)(shared + RING_OFFSET);
     cj_barrier *const full = (cj_barrier *)(shared + BARRIER_OFFSET), *const empty = full + CJ_STAGES;
     cj_barrier *const slot_full = empty + CJ_STAGES, *const slot_empty = slot_full + CJ_SLOTS;
     const int thread = (int)threadIdx.x % WARPGROUP, group = (int)threadIdx.x / WARPGROUP;
@@ -352,34 +405,27 @@ CJ_KERNEL(convjit_forward, cj_forward_args, args) {
     }
     __syncthreads();
 
-    turn<CJ_STAGES> buffer = {0, 0};
     turn<CJ_SLOTS> slot = {0, 0};
     if (group < CONSUMERS) {
+        turn<CJ_STAGES> buffer = {0, 0};
         const int run = group % RUNS, block = group / RUNS;
+        if (group == 1) {
+            cj_sleep(16 * SUM_TAPS * CJ_COLUMNS / 128 * (CJ_PARTS == 2 ? 3 : 1)); /* 32 cycles of 0.55 ns a product */
+        }
         float *const out = (float *)(shared + OUT_OFFSET) + (group * 4 + thread / 32) * 16 * OUT_PITCH;
         for (long long index = blockIdx.x; index < args.tiles; index += gridDim.x) {
             float total[CJ_COLUMNS / 2];
-            add_up(total, buffers, ring, full, empty, slot_full, slot_empty, buffer, slot, block, run, thread);
+            add_up(total, buffers, ring, full, empty, slot_full, slot_empty, buffer, slot, block, run);
             store(total, out, args, cj_opaque(index), block, run, thread);
         }
     } else if (thread < FILLERS) {
-        const sizes size = get_sizes(args);
-        for (long long index = blockIdx.x; index < args.tiles; index += gridDim.x) {
-            const tile t = make_tile(index, size);
-            for (int i = 0; i < CHUNKS; ++i) {
-                cj_barrier_wait(&empty[buffer.index], buffer.parity ^ 1); /* ^ 1: all are empty at first */
-                fill(buffers + buffer.index * BUFFER, args, size, t, make_chunk(i), thread);
-                cj_async_fence();
-                cj_barrier_arrive(&full[buffer.index]);
-                buffer.next();
-            }
-        }
+        fill(buffers, full, empty, args, thread);
     } else if (thread == FILLERS) {
         const sizes size = get_sizes(args);
         for (long long index = blockIdx.x; index < args.tiles; index += gridDim.x) {
             const tile t = make_tile(index, size);
-            const uint4 *weights = (const uint4 *)args.packed + (t.group * K_TILES + t.k_tile) * CJ_CONSUMERS_K * BLOCK_WEIGHTS;
-            for (int i = 0; i < CHUNKS * CHUNK_TAPS / CJ_SLOT_TAPS; ++i, weights += SLOT_WEIGHTS) {
+            const float4 *weights = (const float4 *)args.packed + (t.group * K_TILES + t.k_tile) * CJ_CONSUMERS_K * BLOCK_WEIGHTS;
+            for (int i = 0; i < CHUNKS * CHUNK_TAPS / SUM_TAPS; ++i, weights += SLOT_WEIGHTS) {
                 cj_barrier_wait(&slot_empty[slot.index], slot.parity ^ 1);
                 cj_barrier_expect(&slot_full[slot.index], 16 * CJ_CONSUMERS_K * SLOT_WEIGHTS);
                 for (int block = 0; block < CJ_CONSUMERS_K; ++block) {
@@ -396,29 +442,28 @@ CJ_KERNEL(convjit_pack, cj_pack_args, args) {
     for (long long i = (long long)blockIdx.x * CJ_THREADS + threadIdx.x; i < args.work; i += (long long)gridDim.x * CJ_THREADS) {
         if (i >= PACKED_WEIGHTS) {
             const long long k = i - PACKED_WEIGHTS;
-            ((float *)((uint4 *)args.packed + PACKED_WEIGHTS))[k] =
+            ((float *)((float4 *)args.packed + PACKED_WEIGHTS))[k] =
                 args.bias ? cj_memory<CJ_BIAS_TYPE>::load(args.bias, k) : 0.0F;
             continue;
         }
         long long index = i;
-        const int thread = (int)take(index, WARPGROUP), lane = thread % 32;
-        const int part = (int)take(index, CJ_PARTS), kx = (int)take(index, CJ_KERNEL_X), y = (int)take(index, CJ_CHUNK_Y);
-        const int step = (int)take(index, K_STEPS);
+        const int row = (int)take(index, M), half = (int)take(index, 2), part = (int)take(index, CJ_PARTS);
+        const int kx = (int)take(index, CJ_KERNEL_X), y = (int)take(index, CJ_CHUNK_Y), step = (int)take(index, K_STEPS);
         const chunk piece = make_chunk((int)take(index, CHUNKS));
-        const int block = (int)take(index, K_BLOCKS), group = (int)index;
-        unsigned word[4];
+        const int k = (int)take(index, K_BLOCKS) * M + row, group = (int)index;
+        float value[4];
         for (int j = 0; j < 4; ++j) {
-            const int k = block * M + thread / 32 * 16 + lane / 4 + j % 2 * 8, c = piece.c + step * 8 + lane % 4 + j / 2 * 4;
-            float value = 0.0F;
+            const int c = piece.c + step * 8 + half * 4 + j;
+            float w = 0.0F;
             if (k < CJ_GROUP_OUT && c < CJ_GROUP_IN) {
                 const long long tap = (piece.kernel_z * CJ_KERNEL_Y + piece.kernel_y + y) * CJ_KERNEL_X + kx;
                 const long long taps = CJ_KERNEL_Z * CJ_KERNEL_Y * CJ_KERNEL_X, outer = (long long)group * CJ_GROUP_OUT + k;
-                value = cj_memory<CJ_WEIGHT_TYPE>::load(args.w, CJ_WEIGHTS_LAST ? (outer * taps + tap) * CJ_GROUP_IN + c
-                                                                                : (outer * CJ_GROUP_IN + c) * taps + tap);
+                w = cj_memory<CJ_WEIGHT_TYPE>::load(args.w, CJ_WEIGHTS_LAST ? (outer * taps + tap) * CJ_GROUP_IN + c
+                                                                            : (outer * CJ_GROUP_IN + c) * taps + tap);
             }
-            const float hi = cj_round_tf32(value), lo = value - hi == value - hi ? cj_round_tf32(value - hi) : 0.0F;
-            word[j] = __float_as_uint(part ? lo : hi);
+            const float hi = cj_round_tf32(w), rest = w - hi;
+            value[j] = part == 0 ? hi : rest == rest ? cj_round_tf32(rest) : 0.0F;
         }
-        ((uint4 *)args.packed)[i] = make_uint4(word[0], word[1], word[2], word[3]);
+        ((float4 *)args.packed)[i] = make_float4(value[0], value[1], value[2], value[3]);
     }
 }

@@ -1,9 +1,9 @@
 /* cpu_product.c - products of a warpgroup on the target cpu.
  *
- * A product of a warpgroup is one record. Each of the 128 threads that issues it leaves its registers there:
- *   sum  is copied into a matrix of the warpgroup, and the registers are set to POISON until no product in flight uses
- *        them: who reads them too early computes with NaN, who writes them is found out;
- *   a    is copied, and compared when the product is waited for.
+ * A product of a warpgroup is one record. Each of the 128 threads that issues it leaves its sum there: it is copied
+ * into a matrix of the warpgroup, and the registers are set to POISON until no product in flight uses them, so who
+ * reads them too early computes with NaN, and who writes them is found out. A and B are descriptors of shared memory.
+ *
  * The tensor core may read shared memory at any time between issue and wait, so every second product is computed as
  * soon as all threads have issued it, and the others as late as the wait allows, after every other thread has had a
  * turn: data that is not there yet, or no longer, gives wrong results. Numbers are cut to tf32, products of them are
@@ -24,9 +24,9 @@
  * ------------------------------------------------------------------------------------------------------------------ */
 
 enum { WARPGROUP = CJ_WARPGROUP };
-enum { ROWS = 64, MOST_COLUMNS = 256, DEPTH = 8, MOST_SUM_REGISTERS = MOST_COLUMNS / 2, A_REGISTERS = 4 };
-enum { UNIT = 16, CORE_COLUMNS = 8, CORE_BYTES = UNIT * CORE_COLUMNS }; /* of B in shared memory */
-enum { MOST_PRODUCTS = 256, MOST_SUMS = 4 };                            /* in flight */
+enum { ROWS = 64, MOST_COLUMNS = 256, DEPTH = 8 };
+enum { UNIT = 16, CORE_LINES = 8, CORE_BYTES = UNIT * CORE_LINES }; /* lines: rows of A, columns of B */
+enum { MOST_PRODUCTS = 256, MOST_SUMS = 4 };                        /* in flight */
 
 static const uint32_t POISON = 0x7fc0dead; /* a NaN */
 
@@ -38,15 +38,13 @@ typedef struct sums {
 } sums;
 
 typedef struct product {
-    unsigned long long b; /* descriptor */
+    unsigned long long a, b; /* descriptors */
     int columns;
     bool add;
     uint64_t group;
     sums *sum;
     uint32_t issued; /* by how many threads */
     bool early, done;
-    const uint32_t *a[WARPGROUP];
-    uint32_t a_copy[WARPGROUP][A_REGISTERS];
 } product;
 
 typedef struct member {
@@ -103,45 +101,39 @@ static float tf32(uint32_t bits) {
     return value;
 }
 
-/* Fields of a descriptor: units of 16 bytes. */
-static size_t start_of(unsigned long long b) {
-    return (size_t)(b & 0x3fff) * UNIT;
+/* Fields of a descriptor, in bytes; the last is the distance of core matrices along M or N. */
+static size_t start_of(unsigned long long descriptor) {
+    return (size_t)(descriptor & 0x3fff) * UNIT;
 }
-static size_t k_stride_of(unsigned long long b) {
-    return (size_t)(b >> 16 & 0x3fff) * UNIT;
+static size_t k_stride_of(unsigned long long descriptor) {
+    return (size_t)(descriptor >> 16 & 0x3fff) * UNIT;
 }
-static size_t n_stride_of(unsigned long long b) {
-    return (size_t)(b >> 32 & 0x3fff) * UNIT;
+static size_t core_stride_of(unsigned long long descriptor) {
+    return (size_t)(descriptor >> 32 & 0x3fff) * UNIT;
 }
 
-/* B: units of 4 numbers along k, 8 columns a core matrix. */
-static void read_b(const cj_block *block, const product *p, float b[DEPTH][MOST_COLUMNS]) {
+/* Reads the lines (rows of A, columns of B) of an operand: units of 4 numbers along k, 8 lines a core matrix. */
+static void read_operand(const cj_block *block, unsigned long long descriptor, int lines,
+                         float to[DEPTH][MOST_COLUMNS]) {
     for (size_t k = 0; k < DEPTH; k += 4) {
-        const char *plane = (const char *)block->shared + start_of(p->b) + k / 4 * k_stride_of(p->b);
-        for (size_t column = 0; column < (size_t)p->columns; ++column) {
+        const char *plane = (const char *)block->shared + start_of(descriptor) + k / 4 * k_stride_of(descriptor);
+        for (size_t line = 0; line < (size_t)lines; ++line) {
             uint32_t unit[4];
-            memcpy(unit, plane + column / 8 * n_stride_of(p->b) + column % 8 * UNIT, UNIT);
+            memcpy(unit, plane + line / CORE_LINES * core_stride_of(descriptor) + line % CORE_LINES * UNIT, UNIT);
             for (size_t i = 0; i < 4; ++i) {
-                b[k + i][column] = tf32(unit[i]);
+                to[k + i][line] = tf32(unit[i]);
             }
         }
     }
 }
 
-/* A: registers (row, k), (row + 8, k), (row, k + 4), (row + 8, k + 4). */
-static void read_a(const product *p, float a[ROWS][DEPTH]) {
-    for (uint32_t thread = 0; thread < WARPGROUP; ++thread) {
-        const uint32_t row = thread / 32 * 16 + thread % 32 / 4, k = thread % 4;
-        for (uint32_t i = 0; i < A_REGISTERS; ++i) {
-            a[row + i % 2 * 8][k + i / 2 * 4] = tf32(p->a_copy[thread][i]);
-        }
-    }
-}
-
-static void multiply(float (*restrict sum)[MOST_COLUMNS], const float (*restrict a)[DEPTH],
+static void multiply(float (*restrict sum)[MOST_COLUMNS], const float (*restrict a)[MOST_COLUMNS],
                      const float (*restrict b)[MOST_COLUMNS], int columns) {
     for (int row = 0; row < ROWS; ++row) {
-        const float *w = a[row];
+        float w[DEPTH];
+        for (int k = 0; k < DEPTH; ++k) {
+            w[k] = a[k][row];
+        }
         for (int first = 0; first < columns; first += 8) {
             float *restrict s = &sum[row][first];
             for (int i = 0; i < 8; ++i) {
@@ -154,10 +146,10 @@ static void multiply(float (*restrict sum)[MOST_COLUMNS], const float (*restrict
 }
 
 static void compute(const cj_block *block, product *p) {
-    float a[ROWS][DEPTH], b[DEPTH][MOST_COLUMNS];
-    read_a(p, a);
-    read_b(block, p, b);
-    multiply(p->sum->value, (const float(*)[DEPTH])a, (const float(*)[MOST_COLUMNS])b, p->columns);
+    float a[DEPTH][MOST_COLUMNS], b[DEPTH][MOST_COLUMNS];
+    read_operand(block, p->a, ROWS, a);
+    read_operand(block, p->b, p->columns, b);
+    multiply(p->sum->value, (const float(*)[MOST_COLUMNS])a, (const float(*)[MOST_COLUMNS])b, p->columns);
     p->done = true;
 }
 
@@ -177,23 +169,28 @@ unsigned long long cj_product_descriptor(void *launch, const void *start, unsign
     return offset / UNIT | (unsigned long long)(k_stride / UNIT) << 16 | (unsigned long long)(CORE_BYTES / UNIT) << 32;
 }
 
+static void check_operand(cj_block *block, const char *name, unsigned long long descriptor, int lines) {
+    if (descriptor & ~0x00003fff3fff3fffULL) {
+        cj_block_fail(block,
+                      "product with descriptor 0x%016llx of %s, which has bits set that an unswizzled one has not",
+                      descriptor, name);
+    }
+    const size_t start = start_of(descriptor), k = k_stride_of(descriptor), core = core_stride_of(descriptor);
+    const size_t end = start + k + (size_t)(lines / CORE_LINES - 1) * core + CORE_BYTES;
+    if (end > block->shared_bytes) {
+        cj_block_fail(block,
+                      "product reads %s of %d lines from bytes %zu to %zu of shared memory, of which the block has %u: "
+                      "descriptor with start %zu, distances %zu along k and %zu across",
+                      name, lines, start, end - 1, block->shared_bytes, start, k, core);
+    }
+}
+
 static void check_operands(cj_block *block, const struct cj_cpu_product *given) {
     if (given->columns < 8 || given->columns > MOST_COLUMNS || given->columns % 8 != 0) {
         cj_block_fail(block, "product of %d columns, must be a multiple of 8 up to 256", given->columns);
     }
-    if (given->b & ~0x00003fff3fff3fffULL) {
-        cj_block_fail(block, "product with descriptor 0x%016llx, which has bits set that an unswizzled one has not",
-                      given->b);
-    }
-    const size_t start = start_of(given->b), k = k_stride_of(given->b), n = n_stride_of(given->b);
-    const size_t end = start + k + (size_t)(given->columns / 8 - 1) * n + CORE_BYTES;
-    if (end > block->shared_bytes) {
-        cj_block_fail(
-            block,
-            "product of %d columns reads bytes %zu to %zu of shared memory, of which the block has %u: descriptor "
-            "with start %zu, distances %zu along k and %zu along columns",
-            given->columns, start, end - 1, block->shared_bytes, start, k, n);
-    }
+    check_operand(block, "A", given->a, ROWS);
+    check_operand(block, "B", given->b, given->columns);
 }
 
 /* The sums in flight that own these registers of this thread, or NULL. */
@@ -230,7 +227,8 @@ static void begin_product(cj_block *block, warpgroup *group, uint32_t thread, co
         get_product(group, i)->done |= get_product(group, i)->sum == sum;
     }
     product *p = get_product(group, group->end);
-    *p = (product){.b = given->b,
+    *p = (product){.a = given->a,
+                   .b = given->b,
                    .columns = given->columns,
                    .add = given->add,
                    .group = group->members[thread].groups,
@@ -269,20 +267,19 @@ void cj_product_issue(void *launch, const struct cj_cpu_product *given) {
     }
     product *p = get_product(group, self->products);
     const sums *owner = find_sums(group, thread, given->sum);
-    if (p->b != given->b || p->columns != given->columns || p->add != (given->add != 0) || p->group != self->groups) {
+    if (p->a != given->a || p->b != given->b || p->columns != given->columns || p->add != (given->add != 0) ||
+        p->group != self->groups) {
         cj_block_fail(block,
-                      "product %llu of its warpgroup with descriptor 0x%016llx, %d columns, add %d, in group %llu; "
-                      "another thread's has 0x%016llx, %d columns, add %d, group %llu",
-                      (unsigned long long)self->products, given->b, given->columns, given->add != 0,
-                      (unsigned long long)self->groups, p->b, p->columns, p->add, (unsigned long long)p->group);
+                      "product %llu of its warpgroup with descriptors 0x%016llx and 0x%016llx, %d columns, add %d, in "
+                      "group %llu; another thread's has 0x%016llx and 0x%016llx, %d columns, add %d, group %llu",
+                      (unsigned long long)self->products, given->a, given->b, given->columns, given->add != 0,
+                      (unsigned long long)self->groups, p->a, p->b, p->columns, p->add, (unsigned long long)p->group);
     }
     if (owner ? owner != p->sum : p->sum->registers[thread] != NULL) {
         cj_block_fail(block, "product %llu of its warpgroup adds to another sum than other threads' products do",
                       (unsigned long long)self->products);
     }
     take_sum(p, thread, given->sum);
-    p->a[thread] = given->a;
-    memcpy(p->a_copy[thread], given->a, sizeof(p->a_copy[thread]));
     ++self->products;
     if (++p->issued == WARPGROUP && p->early && !p->done) {
         compute(block, p);
@@ -321,13 +318,6 @@ static void give_sums_back(cj_block *block, warpgroup *group, product *p) {
 static void finish_product(cj_block *block, warpgroup *group, product *p) {
     if (!p->done) {
         compute(block, p);
-    }
-    for (uint32_t thread = 0; thread < WARPGROUP; ++thread) {
-        if (memcmp(p->a[thread], p->a_copy[thread], sizeof(p->a_copy[thread])) != 0) {
-            block->current = group->index * WARPGROUP + thread;
-            cj_block_fail(block, "a register set reused before its group was waited for: A of product %llu, group %llu",
-                          (unsigned long long)group->first, (unsigned long long)p->group);
-        }
     }
     if (--p->sum->products == 0) {
         give_sums_back(block, group, p);

@@ -22,16 +22,16 @@ typedef struct cj_direct_config {
 
 /* Configuration of the family `tensor`; its meaning stands in kernel_src/tensor.cu. */
 typedef struct cj_tensor_config {
-    int32_t parts;              /* tf32 numbers a value is split into */
-    int32_t columns;            /* pixels of a product */
-    int32_t consumers_k;        /* consumers that differ in output channels */
-    int32_t tile_x;             /* output columns of a tile */
-    int32_t run_rows;           /* output rows of a consumer */
-    int32_t chunk_c;            /* input channels of a stage */
-    int32_t chunk_y;            /* kernel rows of a stage */
-    int32_t stages;             /* buffers in shared memory */
-    int32_t slot_taps, slots;   /* taps of a slot of the weights' ring, and slots */
-    int32_t unroll_k, unroll_y; /* products of one sum */
+    int32_t parts;        /* tf32 numbers a value is split into */
+    int32_t columns;      /* pixels of a product */
+    int32_t consumers_k;  /* consumers that differ in output channels */
+    int32_t tile_x;       /* output columns of a tile */
+    int32_t run_rows;     /* output rows of a consumer */
+    int32_t chunk_c;      /* input channels of a stage */
+    int32_t chunk_y;      /* kernel rows of a stage */
+    int32_t stages;       /* buffers in shared memory */
+    int32_t slots;        /* of the weights' ring */
+    int32_t sum_k, sum_y; /* groups of 8 channels and kernel rows of one sum */
 } cj_tensor_config;
 
 typedef struct cj_family cj_family;

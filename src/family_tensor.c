@@ -12,7 +12,7 @@ enum {
     THREADS = 384,
     MOST_SHARED = 227 * 1024,    /* of a block on sm_90 */
     OUT_BYTES = 4 * 8 * 16 * 40, /* pieces of outputs on their way to memory */
-    TAP_BYTES = 2048,            /* weights of 64 x 8 in tf32 */
+    TAP_BYTES = 2048,            /* weights of 64 x 8 */
     SUM_TAPS = 9,                /* about as many taps of 8 channels form one sum: see "Accuracy" in the kernel */
 };
 
@@ -61,6 +61,11 @@ typedef struct tile {
     int64_t shared_bytes;
 } tile;
 
+/* One slot of the weights' ring: the taps of one sum. */
+static int64_t slot_bytes(const cj_problem *p, const cj_tensor_config *c) {
+    return (int64_t)c->consumers_k * c->parts * c->sum_k * c->sum_y * p->kernel[CJ_X] * TAP_BYTES;
+}
+
 static tile tile_of(const cj_problem *p, const cj_tensor_config *c) {
     const bool rows = c->chunk_y > 1, columns = p->kernel[CJ_X] > 1;
     tile t = {.k = 64 * c->consumers_k, .y = (int64_t)CONSUMERS / c->consumers_k * c->run_rows, .x = c->tile_x};
@@ -69,8 +74,8 @@ static tile tile_of(const cj_problem *p, const cj_tensor_config *c) {
     t.units =
         c->parts * (c->chunk_c / 4) * (rows ? p->stride[CJ_Y] : 1) * (columns ? p->stride[CJ_X] : 1) * in_rows * pitch;
     t.chunks = divide_up(p->group_in, c->chunk_c) * p->kernel[CJ_Z] * (p->kernel[CJ_Y] / c->chunk_y);
-    t.shared_bytes = 16 * (c->stages * t.units + c->columns) + OUT_BYTES + 16 * (c->stages + c->slots) +
-                     (int64_t)c->slots * c->consumers_k * c->slot_taps * c->parts * TAP_BYTES;
+    t.shared_bytes =
+        16 * (c->stages * t.units + c->columns) + OUT_BYTES + 16 * (c->stages + c->slots) + c->slots * slot_bytes(p, c);
     return t;
 }
 
@@ -91,30 +96,17 @@ static double cost_of(const cj_problem *p, const cj_tensor_config *c, const tile
 
 /* Products of one sum: kernel rows, then groups of 8 channels, until there are about SUM_TAPS taps. */
 static void choose_sum(const cj_problem *p, cj_tensor_config *c) {
-    c->unroll_y = c->unroll_k = 1;
+    c->sum_y = c->sum_k = 1;
     for (int32_t y = 1; y <= c->chunk_y; ++y) {
         if (c->chunk_y % y == 0 && y * p->kernel[CJ_X] <= SUM_TAPS) {
-            c->unroll_y = y;
+            c->sum_y = y;
         }
     }
     for (int32_t k = 1; k <= c->chunk_c / 8; ++k) {
-        if (c->unroll_y == c->chunk_y && c->chunk_c / 8 % k == 0 && k * c->chunk_y * p->kernel[CJ_X] <= SUM_TAPS) {
-            c->unroll_k = k;
+        if (c->sum_y == c->chunk_y && c->chunk_c / 8 % k == 0 && k * c->chunk_y * p->kernel[CJ_X] <= SUM_TAPS) {
+            c->sum_k = k;
         }
     }
-}
-
-/* The weights' ring: slots of a divisor of the sum's taps, about 24 KiB each at most, 3 of them or as many as fill 48
- * KiB. */
-static void choose_ring(const cj_problem *p, cj_tensor_config *c) {
-    const int32_t taps = c->unroll_k * c->unroll_y * (int32_t)p->kernel[CJ_X];
-    const int32_t tap_bytes = c->consumers_k * c->parts * TAP_BYTES;
-    for (int32_t slot = 1; slot <= taps; ++slot) {
-        if (taps % slot == 0 && (slot == 1 || slot * tap_bytes <= 16 * 1024)) {
-            c->slot_taps = slot;
-        }
-    }
-    c->slots = (int32_t)most(3, 48 * 1024 / (c->slot_taps * tap_bytes));
 }
 
 static bool search(const cj_problem *p, cj_tensor_config *best) {
@@ -128,14 +120,14 @@ static bool search(const cj_problem *p, cj_tensor_config *best) {
                                           .columns = 128,
                                           .consumers_k = consumers_k,
                                           .chunk_c = chunk_c,
-                                          .stages = 2};
+                                          .stages = 2,
+                                          .slots = 2};
                     c.tile_x = (int32_t)least(c.columns, divide_up(width, split));
                     c.chunk_y = rows ? 1 : (int32_t)p->kernel[CJ_Y];
                     const int64_t reach =
                         p->kernel[CJ_X] > 1 ? (p->kernel[CJ_X] - 1) * p->dilation[CJ_X] / p->stride[CJ_X] : 0;
                     c.run_rows = (int32_t)((c.columns - c.tile_x) / (c.tile_x + reach) + 1);
                     choose_sum(p, &c);
-                    choose_ring(p, &c);
                     const tile t = tile_of(p, &c);
                     if (t.shared_bytes > MOST_SHARED || (chunk_c > 8 && chunk_c / 2 >= p->group_in)) {
                         continue;
@@ -160,14 +152,13 @@ static void plan(const cj_problem *p, const cj_target *target, cj_plan *out) {
     out->threads = THREADS;
     out->shared_bytes = (uint32_t)t.shared_bytes;
     const int64_t k_blocks = divide_up(p->group_out, t.k) * c->consumers_k;
-    const int64_t step = (int64_t)c->parts * 128;
     const int64_t weights =
-        p->desc.groups * k_blocks * t.chunks * (c->chunk_c / 8) * c->chunk_y * p->kernel[CJ_X] * step;
+        p->desc.groups * k_blocks * t.chunks * (c->chunk_c / 8) * c->chunk_y * p->kernel[CJ_X] * c->parts * 128;
     out->pack_work = weights + p->desc.out_channels; /* behind the weights, the bias */
     out->packed_bytes = (size_t)(weights * 16 + p->desc.out_channels * 4);
     snprintf(out->config, sizeof out->config, "tile %lldx%lld k%lld run %dx%d stage c%d f%d x%d sum %dx%dx%lld",
              (long long)t.y, (long long)t.x, (long long)t.k, c->run_rows, c->columns, c->chunk_c, c->chunk_y, c->stages,
-             c->unroll_k, c->unroll_y, (long long)p->kernel[CJ_X]);
+             c->sum_k, c->sum_y, (long long)p->kernel[CJ_X]);
 }
 
 /* ---- constants ---- */
@@ -183,7 +174,7 @@ static void stamp_sum(int columns, cj_text *out) {
     for (int i = 0; i < registers; ++i) {
         cj_text_printf(out, "%s \"+f\"(sum[%d])", i ? "," : "", i);
     }
-    for (int i = 0; i < 6; ++i) {
+    for (int i = 0; i < 3; ++i) {
         cj_text_printf(out, "\n#define CJ_SUM_NEXT_%d \"%%%d\"", i, registers + i);
     }
     cj_text_printf(out, "\n");
@@ -201,10 +192,9 @@ static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
     cj_stamp_int(out, "CJ_CHUNK_C", c->chunk_c, "input channels of a stage");
     cj_stamp_int(out, "CJ_CHUNK_Y", c->chunk_y, "kernel rows of a stage");
     cj_stamp_int(out, "CJ_STAGES", c->stages, "buffers");
-    cj_stamp_int(out, "CJ_SLOT_TAPS", c->slot_taps, "taps of a slot of weights");
     cj_stamp_int(out, "CJ_SLOTS", c->slots, "slots of weights");
-    cj_stamp_int(out, "CJ_UNROLL_K", c->unroll_k, "groups of 8 channels in one sum");
-    cj_stamp_int(out, "CJ_UNROLL_Y", c->unroll_y, "kernel rows in one sum");
+    cj_stamp_int(out, "CJ_SUM_K", c->sum_k, "groups of 8 channels in one sum");
+    cj_stamp_int(out, "CJ_SUM_Y", c->sum_y, "kernel rows in one sum");
     cj_stamp_int(out, "CJ_SHARED_BYTES", plan->shared_bytes, "dynamic shared memory");
     stamp_sum(c->columns, out);
 }

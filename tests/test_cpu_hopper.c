@@ -204,29 +204,29 @@ typedef struct operands {
     float a[ROWS][DEPTH], b[DEPTH][PLANE], sum[ROWS][COLUMNS];
 } operands;
 
-/* Units of 4 numbers of a column, the planes of b one after the other; registers as the tensor core has them.
- * Thread 127, the last to arrive at the barrier, is the first to go on. */
+/* Units of 4 numbers of a line, the two planes of b one after the other, then those of a; sums as the tensor core has
+ * them in registers. Thread 127, the last to arrive at the barrier, is the first to go on. */
 #define PRODUCT                                                                                                  \
     "constexpr int N = 64, PLANE = 80;\n"                                                                        \
     "struct operands { float a[64][8], b[8][PLANE], sum[64][N]; };\n"                                            \
     "CJ_KERNEL(convjit_forward, args, given) {\n"                                                                \
     "    CJ_SHARED_MEMORY(shared);\n"                                                                            \
     "    const operands &in = *(const operands *)given.x;\n"                                                     \
-    "    const int t = (int)threadIdx.x, row = t / 32 % 4 * 16 + t % 32 / 4, k = t % 4;\n"                       \
+    "    const int t = (int)threadIdx.x, row = t / 32 % 4 * 16 + t % 32 / 4;\n"                                  \
+    "    float *const weights = (float *)(shared + 2 * PLANE * 16);\n"                                           \
     "    for (int i = t; i < 8 * PLANE; i += (int)blockDim.x)\n"                                                 \
     "        ((float *)shared)[(i / PLANE / 4 * PLANE + i % PLANE) * 4 + i / PLANE % 4] = in.b[i / PLANE][i % "  \
     "PLANE];\n"                                                                                                  \
-    "    uint4 a = make_uint4(__float_as_uint(in.a[row][k]), __float_as_uint(in.a[row + 8][k]),\n"               \
-    "                         __float_as_uint(in.a[row][k + 4]), __float_as_uint(in.a[row + 8][k + 4]));\n"      \
-    "    uint4 other = a;\n"                                                                                     \
+    "    for (int i = t; i < 8 * 64; i += (int)blockDim.x)\n"                                                    \
+    "        weights[(i % 8 / 4 * 64 + i / 8) * 4 + i % 4] = in.a[i / 8][i % 8];\n"                              \
     "    float sum[N / 2];\n"                                                                                    \
     "    for (int i = 0; i < N / 2; ++i) sum[i] = in.sum[row + i % 4 / 2 * 8][i / 4 * 8 + t % 4 * 2 + i % 2];\n" \
-    "    cj_barrier *const barrier = (cj_barrier *)(shared + 4096);\n"                                           \
+    "    cj_barrier *const barrier = (cj_barrier *)(shared + 5120);\n"                                           \
     "    if (t == 0) cj_barrier_init(barrier, 128);\n"                                                           \
     "    cj_async_fence();\n"                                                                                    \
     "    __syncthreads();\n"                                                                                     \
-    "    const unsigned long long b = cj_descriptor(shared, PLANE * 16);\n"                                      \
-    "    (void)b, (void)other, (void)barrier;\n"
+    "    const unsigned long long a = cj_descriptor(weights, 64 * 16), b = cj_descriptor(shared, PLANE * 16);\n" \
+    "    (void)a, (void)b, (void)barrier;\n"
 #define FAULTY_PRODUCT PRODUCT "    if (blockIdx.x == 0) return;\n    cj_product_fence();\n"
 #define STORE_SUM                                                                                       \
     "    for (int i = 0; i < N / 2; ++i)\n"                                                             \
@@ -302,18 +302,16 @@ Test(cpu_hopper, a_shifted_descriptor_shifts_columns_and_without_add_the_sum_sta
     free(in);
 }
 
-/* Odd and even products, those before a new start, a group left in flight, registers used again after their wait. */
+/* Odd and even products, those before a new start, a group left in flight. */
 Test(cpu_hopper, groups_of_products_follow_each_other) {
     static double want[ROWS][COLUMNS];
     operands *in = make_operands();
     for (int shift = 4; shift < 12; ++shift) {
         add_product(in, shift, want);
     }
-    expect_sums("    uint4 sets[2];\n"
-                "    for (int i = 0; i < 12; ++i) {\n"
-                "        sets[i % 2] = i % 2 ? other : a;\n"
+    expect_sums("    for (int i = 0; i < 12; ++i) {\n"
                 "        cj_product_fence();\n"
-                "        cj_product_tf32(sum, sets[i % 2], b + i, i != 4);\n"
+                "        cj_product_tf32(sum, a, b + i, i != 4);\n"
                 "        cj_product_commit();\n"
                 "        cj_product_wait<1>();\n"
                 "    }\n"
@@ -334,7 +332,7 @@ Test(cpu_hopper, two_warpgroups_and_two_sums_do_not_mix) {
                "    cj_product_fence();\n"
                "    cj_product_tf32(second, a, b + 2, 1);\n"
                "    cj_product_tf32(sum, a, b + t / 128, 1);\n"
-               "    cj_product_tf32(second, other, b + 3, 1);\n"
+               "    cj_product_tf32(second, a, b + 3, 1);\n"
                "    cj_product_commit();\n"
                "    if (t >= 128) for (int i = 0; i < 5; ++i) __syncwarp();\n"
                "    cj_product_wait<0>();\n"
@@ -369,36 +367,51 @@ Test(cpu_hopper, sums_that_are_read_before_the_wait_are_NaN) {
                         128));
 }
 
-/* The threads from 128 on wait until b is free, then overwrite it. */
-#define OVERWRITE                                                                                                  \
-    "    if (t >= 128) {\n"                                                                                        \
-    "        cj_barrier_wait(barrier, 0);\n"                                                                       \
-    "        for (int i = t - 128; i < 8 * PLANE; i += 128) ((float *)shared)[i] = __uint_as_float(0x7fc00000);\n" \
-    "        return;\n"                                                                                            \
+/* The threads from 128 on wait until an operand is free, then overwrite it. */
+#define OVERWRITE(first, count)                                                                            \
+    "    if (t >= 128) {\n"                                                                                \
+    "        cj_barrier_wait(barrier, 0);\n"                                                               \
+    "        for (int i = t - 128; i < " count "; i += 128) " first "[i] = __uint_as_float(0x7fc00000);\n" \
+    "        return;\n"                                                                                    \
     "    }\n"
+#define OVERWRITE_A OVERWRITE("weights", "8 * 64")
+#define OVERWRITE_B OVERWRITE("((float *)shared)", "8 * PLANE")
+#define GIVE_BACK "    cj_barrier_arrive(barrier);\n"
+#define WAIT "    cj_product_wait<0>();\n"
 
-Test(cpu_hopper, shared_memory_that_is_given_back_after_the_wait_is_read_as_it_was) {
-    cr_expect_not(
-        gives_nan(OVERWRITE TWO_PRODUCTS "    cj_product_wait<0>();\n    cj_barrier_arrive(barrier);\n", 256));
+Test(cpu_hopper, operands_that_are_given_back_after_the_wait_are_read_as_they_were) {
+    cr_expect_not(gives_nan(OVERWRITE_A TWO_PRODUCTS WAIT GIVE_BACK, 256));
+    cr_expect_not(gives_nan(OVERWRITE_B TWO_PRODUCTS WAIT GIVE_BACK, 256));
 }
 
-Test(cpu_hopper, shared_memory_that_is_given_back_before_the_wait_spoils_the_sums) {
-    cr_expect(gives_nan(OVERWRITE TWO_PRODUCTS "    cj_barrier_arrive(barrier);\n    cj_product_wait<0>();\n", 256));
+Test(cpu_hopper, operands_that_are_given_back_before_the_wait_spoil_the_sums) {
+    cr_expect(gives_nan(OVERWRITE_A TWO_PRODUCTS GIVE_BACK WAIT, 256));
+    cr_expect(gives_nan(OVERWRITE_B TWO_PRODUCTS GIVE_BACK WAIT, 256));
 }
 
-Test(cpu_hopper, shared_memory_that_is_read_before_it_is_filled_spoils_the_sums) {
-    cr_expect(gives_nan("    if (t >= 128) {\n"
-                        "        for (int i = t - 128; i < 8 * PLANE; i += 128) ((float *)(shared + 5120))[i] = 1;\n"
-                        "        cj_barrier_arrive(barrier);\n"
-                        "        return;\n"
-                        "    }\n"
-                        "    cj_product_fence();\n"
-                        "    cj_product_tf32(sum, a, cj_descriptor(shared + 5120, PLANE * 16), 1);\n"
-                        "    cj_product_tf32(sum, a, cj_descriptor(shared + 5120, PLANE * 16), 1);\n"
-                        "    cj_product_commit();\n"
-                        "    cj_barrier_wait(barrier, 0);\n"
-                        "    cj_product_wait<0>();\n",
+Test(cpu_hopper, waiting_for_an_older_group_does_not_free_operands) {
+    cr_expect(gives_nan(OVERWRITE_A "    cj_product_fence();\n"
+                                    "    cj_product_tf32(sum, a, b, 1);\n    cj_product_commit();\n"
+                                    "    cj_product_tf32(sum, a, b, 1);\n    cj_product_commit();\n"
+                                    "    cj_product_wait<1>();\n" GIVE_BACK WAIT,
                         256));
+}
+
+/* The threads from 128 on fill 2048 bytes at byte 5632, which threads 0 to 127 have already multiplied. */
+#define FILL_LATE                                                         \
+    "    float *const late = (float *)(shared + 5632);\n"                 \
+    "    const unsigned long long missing = cj_descriptor(late, 1024);\n" \
+    "    if (t >= 128) {\n"                                               \
+    "        for (int i = t - 128; i < 512; i += 128) late[i] = 1;\n"     \
+    "        cj_barrier_arrive(barrier);\n"                               \
+    "        return;\n"                                                   \
+    "    }\n"                                                             \
+    "    cj_product_fence();\n"
+#define AFTER_FILL "    cj_product_commit();\n    cj_barrier_wait(barrier, 0);\n" WAIT
+
+Test(cpu_hopper, operands_that_are_multiplied_before_they_are_filled_spoil_the_sums) {
+    cr_expect(gives_nan(FILL_LATE "    cj_product_tf32(sum, missing, b, 1);\n" AFTER_FILL, 256));
+    cr_expect(gives_nan(FILL_LATE "    cj_product_tf32(sum, a, missing, 1);\n" AFTER_FILL, 256));
 }
 
 /* ---------------------------------------------------------------------------------------------------------------------
@@ -422,18 +435,22 @@ Test(cpu_hopper, a_product_in_a_warpgroup_that_is_not_whole_is_an_error) {
 }
 
 Test(cpu_hopper, a_descriptor_that_reaches_past_shared_memory_is_an_error) {
-    /* 8192 - (80 + 64) * 16 = 5888 is the last start that fits. */
-    expect_product_error(
-        "    cj_product_tf32(sum, a, b + 368, 1);\n    cj_product_tf32(sum, a, b + 369, 1);\n", 128,
-        "thread 127: product of 64 columns reads bytes 5904 to 8207 of shared memory, of which the block "
-        "has 8192: descriptor with start 5904, distances 1280 along k and 128 along columns");
+    /* 8192 - (80 + 64) * 16 = 5888 is the last start of B that fits; A begins at 2560, its last is 8192 - 128 * 16. */
+    expect_product_error("    cj_product_tf32(sum, a, b + 368, 1);\n    cj_product_tf32(sum, a, b + 369, 1);\n", 128,
+                         "thread 127: product reads B of 64 lines from bytes 5904 to 8207 of shared memory, of which "
+                         "the block has 8192: descriptor with start 5904, distances 1280 along k and 128 across");
+    expect_product_error("    cj_product_tf32(sum, a + 224, b, 1);\n    cj_product_tf32(sum, a + 225, b, 1);\n", 128,
+                         "thread 127: product reads A of 64 lines from bytes 6160 to 8207 of shared memory, of which "
+                         "the block has 8192: descriptor with start 6160, distances 1024 along k and 128 across");
 }
 
 Test(cpu_hopper, a_descriptor_with_other_bits_is_an_error) {
-    expect_product_error(
-        "    cj_product_tf32(sum, a, b | 1ULL << 62, 1);\n", 128,
-        "thread 127: product with descriptor 0x4000000800500000, which has bits set that an unswizzled "
-        "one has not");
+    expect_product_error("    cj_product_tf32(sum, a, b | 1ULL << 62, 1);\n", 128,
+                         "thread 127: product with descriptor 0x4000000800500000 of B, which has bits set that an "
+                         "unswizzled one has not");
+    expect_product_error("    cj_product_tf32(sum, a | 1ULL << 14, b, 1);\n", 128,
+                         "thread 127: product with descriptor 0x00000008004040a0 of A, which has bits set that an "
+                         "unswizzled one has not");
 }
 
 Test(cpu_hopper, a_descriptor_of_what_is_not_shared_memory_is_an_error) {
@@ -444,8 +461,14 @@ Test(cpu_hopper, a_descriptor_of_what_is_not_shared_memory_is_an_error) {
 Test(cpu_hopper, threads_that_disagree_on_a_descriptor_are_an_error) {
     expect_product_error(
         "    cj_product_tf32(sum, a, b + (t == 77), 1);\n    cj_product_commit();\n    cj_product_wait<0>();\n", 128,
-        "thread 77: product 0 of its warpgroup with descriptor 0x0000000800500001, 64 columns, add 1, in "
-        "group 0; another thread's has 0x0000000800500000, 64 columns, add 1, group 0");
+        "thread 77: product 0 of its warpgroup with descriptors 0x00000008004000a0 and 0x0000000800500001, 64 columns, "
+        "add 1, in group 0; another thread's has 0x00000008004000a0 and 0x0000000800500000, 64 columns, add 1, group "
+        "0");
+    expect_product_error(
+        "    cj_product_tf32(sum, a + (t == 3), b, 1);\n    cj_product_commit();\n    cj_product_wait<0>();\n", 128,
+        "thread 3: product 0 of its warpgroup with descriptors 0x00000008004000a1 and 0x0000000800500000, 64 columns, "
+        "add 1, in group 0; another thread's has 0x00000008004000a0 and 0x0000000800500000, 64 columns, add 1, group "
+        "0");
 }
 
 Test(cpu_hopper, threads_that_disagree_on_the_sum_are_an_error) {
@@ -462,19 +485,6 @@ Test(cpu_hopper, threads_that_wait_for_different_groups_are_an_error) {
         TWO_PRODUCTS TWO_PRODUCTS "    if (t == 100) cj_product_wait<1>(); else cj_product_wait<0>();\n", 128,
         "thread 100: waits for product group 0 after 4 products in 2 groups, thread 0 for group 1 after "
         "4 products in 2 groups");
-}
-
-Test(cpu_hopper, a_register_of_A_that_changes_before_the_wait_is_an_error) {
-    expect_product_error(TWO_PRODUCTS "    if (t == 5) a.z ^= 1;\n    cj_product_wait<0>();\n", 128,
-                         "thread 5: a register set reused before its group was waited for: A of product 0, group 0");
-}
-
-Test(cpu_hopper, waiting_for_an_older_group_does_not_free_registers) {
-    expect_product_error("    cj_product_tf32(sum, a, b, 1);\n    cj_product_commit();\n"
-                         "    cj_product_tf32(sum, other, b, 1);\n    cj_product_commit();\n"
-                         "    cj_product_wait<1>();\n    a.x = 0;\n    other.x = 0;\n    cj_product_wait<0>();\n",
-                         128,
-                         "thread 0: a register set reused before its group was waited for: A of product 1, group 1");
 }
 
 Test(cpu_hopper, a_sum_that_is_written_before_the_wait_is_an_error) {

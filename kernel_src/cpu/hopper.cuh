@@ -3,12 +3,11 @@
 
 /* ---- between module and host (C as well) ---------------------------------------------------------------------------- */
 
-/* One thread's part of a product of its warpgroup. Registers are given by their address: a product is computed some time
- * between its issue and the wait for its group, from and into what the addresses hold. */
+/* One thread's part of a product of its warpgroup. Its registers are given by their address: a product is computed some
+ * time between its issue and the wait for its group, into what the address holds. */
 struct cj_cpu_product {
-    float *sum;            /* columns / 2 registers */
-    const unsigned int *a; /* 4 registers */
-    unsigned long long b;  /* descriptor */
+    float *sum;              /* columns / 2 registers */
+    unsigned long long a, b; /* descriptors */
     int columns, add;
 };
 
@@ -68,17 +67,19 @@ inline unsigned long long cj_descriptor(const void *start, unsigned int k_stride
     return cj_host.hopper->descriptor(cj_host.launch, start, k_stride);
 }
 
-/* `sum` and `a` must live until the wait, so `a` cannot be a temporary. */
+/* `sum` must live until the wait. */
 template <int registers>
-inline void cj_product_tf32(float (&sum)[registers], const uint4 &a, unsigned long long b, int add) {
-    const cj_cpu_product product = {sum, &a.x, b, 2 * registers, add};
+inline void cj_product_tf32(float (&sum)[registers], unsigned long long a, unsigned long long b, int add) {
+    const cj_cpu_product product = {sum, a, b, 2 * registers, add};
     cj_host.hopper->product(cj_host.launch, &product);
 }
-template <int registers> void cj_product_tf32(float (&)[registers], const uint4 &&, unsigned long long, int) = delete;
 
 /* To nearest, ties away from zero; every NaN becomes the same one. */
 inline float cj_round_tf32(float value) {
     return __uint_as_float(value != value ? 0x7fffffff : (__float_as_uint(value) + 0x1000) & 0xffffe000);
+}
+
+inline void cj_sleep(unsigned int) {
 }
 
 inline long long cj_opaque(long long value) {

@@ -73,27 +73,28 @@ template <int pending> __device__ __forceinline__ void cj_product_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
-/* Descriptor of a B operand without swizzle: core matrices of 8 columns x 16 bytes, 128 bytes apart along N and
- * k_stride bytes apart along K. Bits 0-13 start address / 16, 16-29 k_stride / 16, 32-45 n stride / 16, 62-63 layout 0. */
+/* Descriptor of an operand in shared memory, K-major, without swizzle: core matrices of 8 rows (of A; columns of B) x 16
+ * bytes, each 128 bytes in one piece, 128 bytes apart along M or N and k_stride bytes apart along K. Bits 0-13 start
+ * address / 16, 16-29 k_stride / 16, 32-45 128 / 16, 62-63 layout 0. Adding n moves the start by 16 n bytes. */
 __device__ __forceinline__ unsigned long long cj_descriptor(const void *start, unsigned k_stride) {
     const unsigned low = (cj_shared_address(start) >> 4 & 0x3fff) | (k_stride >> 4) << 16;
     return (unsigned long long)(128 >> 4) << 32 | low;
 }
 
-/* sum[64 x N] (+)= a[64 x 8] * b[8 x N] in tf32; without `add`, sum is overwritten. The stamp lists sum's N / 2 registers:
- * CJ_SUM_REGISTERS "{%0, ...}", CJ_SUM_OPERANDS(sum) "+f"(sum[0]), ..., CJ_SUM_NEXT(i) = "%" and the number of the i-th
- * operand behind them. */
-__device__ __forceinline__ void cj_product_tf32(float (&sum)[CJ_COLUMNS / 2], const uint4 &a, unsigned long long b,
+/* sum[64 x N] (+)= a[64 x 8] * b[8 x N] in tf32; without `add`, sum is overwritten. Thread t of the warpgroup holds rows
+ * t / 32 * 16 + t % 32 / 4 (+ 8 in every second pair), columns 8 j + t % 4 * 2 (+ 1). The stamp writes out sum's N / 2
+ * registers, for asm cannot count: CJ_SUM_REGISTERS "{%0, ...}", CJ_SUM_OPERANDS(sum) "+f"(sum[0]), ..., and
+ * CJ_SUM_NEXT_i "%" with the number of the i-th operand behind them. */
+__device__ __forceinline__ void cj_product_tf32(float (&sum)[CJ_COLUMNS / 2], unsigned long long a, unsigned long long b,
                                                 int add) {
     asm volatile("{\n"
                  ".reg .pred add;\n"
-                 "setp.ne.b32 add, " CJ_SUM_NEXT_5 ", 0;\n"
+                 "setp.ne.b32 add, " CJ_SUM_NEXT_2 ", 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n" CJ_COLUMNS_TEXT "k8.f32.tf32.tf32 " CJ_SUM_REGISTERS
-                 ", {" CJ_SUM_NEXT_0 ", " CJ_SUM_NEXT_1 ", " CJ_SUM_NEXT_2 ", " CJ_SUM_NEXT_3 "}, " CJ_SUM_NEXT_4
-                 ", add, 1, 1;\n"
+                 ", " CJ_SUM_NEXT_0 ", " CJ_SUM_NEXT_1 ", add, 1, 1;\n"
                  "}"
                  : CJ_SUM_OPERANDS(sum)
-                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(add));
+                 : "l"(a), "l"(b), "r"(add));
 }
 
 /* The nearest tf32 number, ties away from zero. */
@@ -101,6 +102,11 @@ __device__ __forceinline__ float cj_round_tf32(float value) {
     unsigned bits;
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
     return __uint_as_float(bits);
+}
+
+/* Does nothing for about as long. */
+__device__ __forceinline__ void cj_sleep(unsigned nanoseconds) {
+    asm volatile("nanosleep.u32 %0;" ::"r"(nanoseconds));
 }
 
 /* Hides where a value comes from, so that what follows from it is computed again instead of kept in registers. */
