@@ -68,14 +68,15 @@ static int64_t slot_bytes(const cj_problem *p, const cj_tensor_config *c) {
 
 static tile tile_of(const cj_problem *p, const cj_tensor_config *c) {
     const bool rows = c->chunk_y > 1, columns = p->kernel[CJ_X] > 1;
-    tile t = {.k = 64 * c->consumers_k, .y = (int64_t)CONSUMERS / c->consumers_k * c->run_rows, .x = c->tile_x};
+    tile t = {
+        .k = (int64_t)64 * c->consumers_k, .y = (int64_t)CONSUMERS / c->consumers_k * c->run_rows, .x = c->tile_x};
     const int64_t in_rows = t.y + (rows ? (c->chunk_y - 1) * p->dilation[CJ_Y] / p->stride[CJ_Y] : 0);
     const int64_t pitch = t.x + (columns ? (p->kernel[CJ_X] - 1) * p->dilation[CJ_X] / p->stride[CJ_X] : 0);
-    t.units =
-        c->parts * (c->chunk_c / 4) * (rows ? p->stride[CJ_Y] : 1) * (columns ? p->stride[CJ_X] : 1) * in_rows * pitch;
+    t.units = (int64_t)c->parts * (c->chunk_c / 4) * (rows ? p->stride[CJ_Y] : 1) * (columns ? p->stride[CJ_X] : 1) *
+              in_rows * pitch;
     t.chunks = divide_up(p->group_in, c->chunk_c) * p->kernel[CJ_Z] * (p->kernel[CJ_Y] / c->chunk_y);
-    t.shared_bytes =
-        16 * (c->stages * t.units + c->columns) + OUT_BYTES + 16 * (c->stages + c->slots) + c->slots * slot_bytes(p, c);
+    t.shared_bytes = 16 * (c->stages * t.units + c->columns) + OUT_BYTES + (int64_t)16 * (c->stages + c->slots) +
+                     c->slots * slot_bytes(p, c);
     return t;
 }
 
@@ -87,7 +88,7 @@ static double cost_of(const cj_problem *p, const cj_tensor_config *c, const tile
                                   p->dynamic ? 128 : most(1, p->out_size[CJ_X])};
     const double tiles = 8.0 * (double)p->desc.groups * (double)divide_up(p->group_out, t->k) * (double)out[CJ_Z] *
                          (double)divide_up(out[CJ_Y], t->y) * (double)divide_up(out[CJ_X], t->x);
-    const double taps = (double)(c->chunk_c / 8 * c->chunk_y * p->kernel[CJ_X]);
+    const double taps = (double)((int64_t)(c->chunk_c / 8) * c->chunk_y * p->kernel[CJ_X]);
     const double products = taps * CONSUMERS * (c->parts == 2 ? 3.0 : 1.0) * c->columns / 2.0;
     const double fill = (double)t->units / c->parts * 1.2 + 1000.0;
     const double tile_cycles = (double)t->chunks * ((products > fill ? products : fill) + 200.0) + 3000.0;
@@ -103,7 +104,8 @@ static void choose_sum(const cj_problem *p, cj_tensor_config *c) {
         }
     }
     for (int32_t k = 1; k <= c->chunk_c / 8; ++k) {
-        if (c->sum_y == c->chunk_y && c->chunk_c / 8 % k == 0 && k * c->chunk_y * p->kernel[CJ_X] <= SUM_TAPS) {
+        if (c->sum_y == c->chunk_y && c->chunk_c / 8 % k == 0 &&
+            (int64_t)k * c->chunk_y * p->kernel[CJ_X] <= SUM_TAPS) {
             c->sum_k = k;
         }
     }

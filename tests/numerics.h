@@ -15,7 +15,7 @@
 typedef struct numerics {
     memory *memory;
     convjit_context *context;
-    char target[32]; /* its name: "sm_90a" */
+    char target[32];              /* its name: "sm_90a" */
     char cache[TESTING_PATH_MAX]; /* private folder; "" where CONVJIT_CACHE_DIR names one to share */
 } numerics;
 

@@ -74,6 +74,7 @@ static void run_grid(numerics *on, const options *given, counts *total) {
     if (cases == NULL) {
         puts("FAILED grid: no memory");
         ++total->failed;
+        return;
     }
     for (size_t i = 0; i < count; ++i) {
         char line[GRID_TEXT_MAX], text[4096];
