@@ -16,30 +16,7 @@ enum {
     SUM_TAPS = 9,                /* about as many taps of 8 channels form one sum: see "Accuracy" in the kernel */
 };
 
-/* ---- applicable ---- */
-
-#define REFUSE_IF(condition, reason) \
-    if (condition)                   \
-        return reason;
-
-static const char *refuses(const cj_problem *p, const cj_target *target) {
-    REFUSE_IF(target->kind == CJ_TARGET_CUDA && (target->capability != 90 || !target->has_features), "not sm_90a")
-    REFUSE_IF(p->transposed, "is for convolutions, not transposed ones")
-    REFUSE_IF(p->desc.data_type != CONVJIT_F32, "is for f32 data")
-    REFUSE_IF(p->channels_last, "is for channels first")
-    REFUSE_IF(p->group_in < 8, "fewer than 8 input channels a group")
-    REFUSE_IF(p->group_out < 16, "fewer than 16 output channels a group")
-    REFUSE_IF(p->group_in > 1 << 20 || p->group_out > 1 << 20, "more than 1048576 channels a group")
-    REFUSE_IF(p->kernel[CJ_X] > 32, "kernel wider than 32")
-    REFUSE_IF(p->kernel[CJ_Z] > 32 || p->kernel[CJ_Y] > 1 << 10, "kernel deeper than 32 or higher than 1024")
-    for (int d = 0; d < CJ_DIMS; ++d) {
-        REFUSE_IF(p->stride[d] > 1 << 10 || p->dilation[d] > 1 << 10, "stride or dilation over 1024")
-        REFUSE_IF(p->in_size[d] > 1 << 30 || p->out_size[d] > 1 << 30, "size over 1073741824")
-    }
-    return NULL;
-}
-
-/* ---- plan ---- */
+/* ---- tiles ---- */
 
 static int64_t divide_up(int64_t a, int64_t b) {
     return a / b + (a % b != 0);
@@ -145,6 +122,33 @@ static bool search(const cj_problem *p, cj_tensor_config *best) {
     }
     return best_cost >= 0.0;
 }
+
+/* ---- applicable ---- */
+
+#define REFUSE_IF(condition, reason) \
+    if (condition)                   \
+        return reason;
+
+static const char *refuses(const cj_problem *p, const cj_target *target) {
+    REFUSE_IF(target->kind == CJ_TARGET_CUDA && (target->capability != 90 || !target->has_features), "not sm_90a")
+    REFUSE_IF(p->transposed, "is for convolutions, not transposed ones")
+    REFUSE_IF(p->desc.data_type != CONVJIT_F32, "is for f32 data")
+    REFUSE_IF(p->channels_last, "is for channels first")
+    REFUSE_IF(p->group_in < 8, "fewer than 8 input channels a group")
+    REFUSE_IF(p->group_out < 16, "fewer than 16 output channels a group")
+    REFUSE_IF(p->group_in > 1 << 20 || p->group_out > 1 << 20, "more than 1048576 channels a group")
+    REFUSE_IF(p->kernel[CJ_X] > 32, "kernel wider than 32")
+    REFUSE_IF(p->kernel[CJ_Z] > 32 || p->kernel[CJ_Y] > 1 << 10, "kernel deeper than 32 or higher than 1024")
+    for (int d = 0; d < CJ_DIMS; ++d) {
+        REFUSE_IF(p->stride[d] > 1 << 10 || p->dilation[d] > 1 << 10, "stride or dilation over 1024")
+        REFUSE_IF(p->in_size[d] > 1 << 30 || p->out_size[d] > 1 << 30, "size over 1073741824")
+    }
+    cj_tensor_config config;
+    REFUSE_IF(!search(p, &config), "no tile of it fits shared memory")
+    return NULL;
+}
+
+/* ---- plan ---- */
 
 static void plan(const cj_problem *p, const cj_target *target, cj_plan *out) {
     (void)target;

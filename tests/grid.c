@@ -336,7 +336,7 @@ grid_case *grid_make(size_t *count) {
 
 size_t grid_describe(const grid_case *grid, char *text, size_t size) {
     static const char *const distributions[] = {"normal", "uniform", "wide"};
-    static const char *const specials[] = {"", ", nan in x", ", inf in x", ", nan in w", ", inf in w"};
+    static const char *const specials[] = {"", ", nan in x", ", inf in x", ", nan in w", ", inf in w", ", huge in x"};
     static const char *const residuals[] = {"", ", z is y", ", z is x"};
     char line[CONVJIT_LAYER_LINE_MAX], in[64] = "";
     convjit_layer_line_format(&grid->desc, grid->batch, line, sizeof line);

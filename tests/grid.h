@@ -15,6 +15,7 @@ typedef enum grid_special {
     GRID_INF_IN_X,
     GRID_NAN_IN_W,
     GRID_INF_IN_W,
+    GRID_HUGE_IN_X, /* 1e30, and the largest float */
     GRID_SPECIALS
 } grid_special;
 

@@ -1,5 +1,6 @@
 #include "numerics.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -228,16 +229,20 @@ static void *make_data(convjit_type type, int64_t count, uint64_t seed, referenc
 }
 
 static void place_special(const grid_case *grid, const reference_layer *layer, void *x, void *w) {
-    const bool in_x = grid->special == GRID_NAN_IN_X || grid->special == GRID_INF_IN_X;
-    const bool nan = grid->special == GRID_NAN_IN_X || grid->special == GRID_NAN_IN_W;
-    const int64_t count = in_x ? layer->x_count : layer->w_count;
+    static const double values[GRID_SPECIALS][2] = {[GRID_NAN_IN_X] = {NAN, NAN},
+                                                    [GRID_INF_IN_X] = {INFINITY, -INFINITY},
+                                                    [GRID_NAN_IN_W] = {NAN, NAN},
+                                                    [GRID_INF_IN_W] = {INFINITY, -INFINITY},
+                                                    [GRID_HUGE_IN_X] = {1e30, FLT_MAX}};
+    const bool in_w = grid->special == GRID_NAN_IN_W || grid->special == GRID_INF_IN_W;
+    const int64_t count = in_w ? layer->w_count : layer->x_count;
     if (grid->special == GRID_PLAIN || count == 0) {
         return;
     }
-    void *data = in_x ? x : w;
-    const convjit_type type = in_x ? layer->desc.data_type : layer->desc.weight_type;
-    reference_set(data, type, 0, nan ? (double)NAN : (double)INFINITY);
-    reference_set(data, type, count - 1, nan ? (double)NAN : -(double)INFINITY);
+    void *data = in_w ? w : x;
+    const convjit_type type = in_w ? layer->desc.weight_type : layer->desc.data_type;
+    reference_set(data, type, 0, values[grid->special][0]);
+    reference_set(data, type, count - 1, values[grid->special][1]);
 }
 
 bool numerics_run_case(numerics *on, const grid_case *grid, char *text, size_t size) {

@@ -1,0 +1,160 @@
+/* test_tensor.c - numerics of the family tensor on the target cpu, chosen by CONVJIT_FAMILY. Each layer runs in the
+ * maths fp32 and tf32. */
+#include <criterion/criterion.h>
+#include <criterion/parameterized.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "numerics.h"
+
+typedef struct entry {
+    const char *line;
+    reference_distribution distribution;
+    grid_special special;
+    grid_residual residual;
+    bool slices, shifts;
+    int64_t size[3]; /* where the line leaves it open */
+} entry;
+
+static const entry entries[] = {
+    /* the widths of a tile: short rows, several runs, rows longer than a product */
+    {.line = "conv2d n2 c9 k17 in7x7 f3x3 p1", .special = GRID_INF_IN_X},
+    {.line = "conv2d n2 c40 k140 in7x7 f1x1 beta=1", .distribution = REFERENCE_UNIFORM},
+    {.line = "conv2d n1 c16 k64 in7x7 f7x7 p3 relu", .special = GRID_NAN_IN_W},
+    {.line = "conv2d n1 c8 k16 in1x300 f1x3 p0x1", .special = GRID_NAN_IN_X},
+    {.line = "conv2d n1 c13 k40 in1x300 f1x7 s1x2 p0x3", .distribution = REFERENCE_WIDE},
+    {.line = "conv2d n1 c11 k70 in3x140 f3x3 p1", .distribution = REFERENCE_UNIFORM},
+    {.line = "conv2d n1 c8 k16 in40x3 f3x3 p1", .special = GRID_HUGE_IN_X},
+    {.line = "conv2d n3 c8 k16 in1x1 f3x3 p1", .special = GRID_INF_IN_W},
+    {.line = "conv2d n2 c12 k16 in5x5 f5x5", .distribution = REFERENCE_UNIFORM},
+    /* kernels, strides and dilations that share no factor, and padding on one side */
+    {.line = "conv2d n1 c32 k64 in10x24 f5x9", .distribution = REFERENCE_UNIFORM},
+    {.line = "conv2d n1 c32 k64 in9x24 f5x9 p4x8:0x0", .special = GRID_NAN_IN_X},
+    {.line = "conv2d n1 c16 k32 in15x17 f3x3 s2 p1", .special = GRID_NAN_IN_W},
+    {.line = "conv2d n1 c16 k32 in15x17 f3x3 s3 p0x1:2x0", .distribution = REFERENCE_WIDE},
+    {.line = "conv2d n1 c19 k33 in13x16 f3x3 s2x3 d3x2 p2x1:0x3", .special = GRID_INF_IN_W},
+    {.line = "conv2d n1 c25 k48 in9x33 f3x5 s1x2 d2x3 p2x6", .distribution = REFERENCE_UNIFORM},
+    {.line = "conv2d n1 c10 k129 in10x10 f4x4 d2 p3", .special = GRID_HUGE_IN_X},
+    {.line = "conv2d n1 c8 k16 in30x5 f7x1 p3x0", .special = GRID_INF_IN_X},
+    {.line = "conv2d n1 c17 k20 in6x9 f2x4 s3x1 p1x2:0x1", .distribution = REFERENCE_WIDE},
+    {.line = "conv2d n2 c24 k24 in9x9 f1x1 s2", .special = GRID_NAN_IN_X},
+    {.line = "conv2d n1 c8 k16 in5x40 f1x13 p0x6", .distribution = REFERENCE_UNIFORM},
+    /* channels: odd counts, several stages, more than one block of outputs */
+    {.line = "conv2d n1 c33 k131 in14x14 f3x3 p1 relu", .distribution = REFERENCE_UNIFORM},
+    {.line = "conv2d n1 c15 k65 in6x10 f3x3 p1", .special = GRID_INF_IN_W},
+    {.line = "conv2d n1 c35 k16 in5x9 f3x2", .distribution = REFERENCE_WIDE},
+    {.line = "conv2d n1 c300 k24 in3x5 f3x3 p1", .distribution = REFERENCE_UNIFORM},
+    {.line = "conv2d n1 c8 k128 in12x12 f5x5 s2 p2 beta=0.5 relu", .residual = GRID_Z_IS_Y},
+    {.line = "conv2d n2 c32 k64 g2 in9x10 f3x3 p1", .special = GRID_NAN_IN_X},
+    {.line = "conv2d n1 c60 k75 g3 in8x9 f2x4 p1x2:0x1 alpha=0.5", .distribution = REFERENCE_UNIFORM},
+    {.line = "conv2d n2 c17 k17 in6x8 f3x3 p1 beta=1", .residual = GRID_Z_IS_X},
+    /* one and three axes */
+    {.line = "conv1d n2 c24 k32 in77 f5 p2 silu", .special = GRID_INF_IN_X},
+    {.line = "conv1d n1 c8 k20 in130 f7 s3 p3:2", .distribution = REFERENCE_UNIFORM},
+    {.line = "conv1d n1 c17 k65 in200 f3 d3 p3", .distribution = REFERENCE_WIDE},
+    {.line = "conv3d n1 c8 k16 in4x6x9 f3x3x3 p1", .special = GRID_NAN_IN_W},
+    {.line = "conv3d n2 c11 k23 in5x7x7 f3x1x5 s2x1x1 p1x0x2", .distribution = REFERENCE_UNIFORM},
+    {.line = "conv3d n1 c16 k64 in3x9x11 f2x3x3 d1x2x1 p1x0x2:0x1x1", .special = GRID_HUGE_IN_X},
+    {.line = "conv3d n1 c9 k18 in5x4x4 f2x2x2 s2x3x2 p0x1x0:1x0x1", .special = GRID_INF_IN_W},
+    /* slices of larger buffers, other types, sizes that are open until forward, all that the epilogue has */
+    {.line = "conv2d n2 c16 k24 in7x9 f3x3 p1 beta=1 gelu", .slices = true, .shifts = true},
+    {.line = "conv2d n1 c20 k36 in6x11 f3x3 p1 weights=f16 bias=bf16",
+     .distribution = REFERENCE_UNIFORM,
+     .slices = true},
+    {.line = "conv2d n1 c16 k20 in6x11 f2x3 krsc leaky_relu=0.1", .shifts = true},
+    {.line = "conv2d n2 c8 k17 f3x3 p1", .special = GRID_INF_IN_X, .size = {9, 150}},
+    {.line = "conv2d n2 c12 k80 f3x5 s2 p1x2", .distribution = REFERENCE_UNIFORM, .size = {7, 1}},
+    {.line = "conv2d n0 c8 k16 in5x6 f3x3"},
+};
+
+enum { ENTRIES = sizeof entries / sizeof *entries, SHARDS = 8 };
+
+static convjit_desc parse(const char *line, int64_t *batch) {
+    convjit_desc desc;
+    cr_assert_eq(convjit_layer_line_parse(line, &desc, batch), CONVJIT_SUCCESS, "%s", convjit_last_error());
+    return desc;
+}
+
+static grid_case case_of(size_t index, convjit_math math) {
+    const entry *from = &entries[index];
+    grid_case grid = {.seed = 2 * index + (math == CONVJIT_TF32), /* also says how memory is laid out */
+                      .distribution = from->distribution,
+                      .special = from->special,
+                      .residual = from->residual,
+                      .bias = index % 4 != 3,
+                      .slice_x = from->slices,
+                      .slice_y = from->slices,
+                      .slice_z = from->slices,
+                      .shift_x = from->shifts,
+                      .shift_y = from->shifts,
+                      .shift_z = from->shifts,
+                      .shift_w = from->shifts};
+    grid.desc = parse(from->line, &grid.batch);
+    grid.desc.math = math;
+    memcpy(grid.in_size, grid.desc.in_size[0] != 0 ? grid.desc.in_size : from->size, sizeof grid.in_size);
+    return grid;
+}
+
+/* Every how many-th case is run: CONVJIT_TEST_STRIDE, for builds in which all of them take too long. */
+static size_t stride(void) {
+    const char *text = getenv("CONVJIT_TEST_STRIDE");
+    const long value = text != NULL ? strtol(text, NULL, 10) : 1;
+    return value > 1 ? (size_t)value : 1;
+}
+
+static void choose_tensor(void) {
+    cr_assert_eq(setenv("CONVJIT_FAMILY", "tensor", 1), 0);
+}
+
+/* Criterion runs parameters in processes of their own, side by side; each takes every SHARDS-th case. */
+ParameterizedTestParameters(tensor, keeps_its_promise_in_both_maths) {
+    static int shards[SHARDS];
+    for (int i = 0; i < SHARDS; ++i) {
+        shards[i] = i;
+    }
+    return cr_make_param_array(int, shards, SHARDS);
+}
+
+ParameterizedTest(int *shard, tensor, keeps_its_promise_in_both_maths, .init = choose_tensor) {
+    numerics on;
+    char text[4096], line[GRID_TEXT_MAX];
+    cr_assert(numerics_open("cpu", &on, text, sizeof text), "%s", text);
+    for (size_t i = (size_t)*shard * stride(); i < ENTRIES; i += SHARDS * stride()) {
+        for (int tf32 = 0; tf32 < 2; ++tf32) {
+            const grid_case grid = case_of(i, tf32 ? CONVJIT_TF32 : CONVJIT_FP32);
+            grid_describe(&grid, line, sizeof line);
+            cr_expect(numerics_run_case(&on, &grid, text, sizeof text), "%s: %s", line, text);
+        }
+    }
+    numerics_close(&on);
+}
+
+Test(tensor, refuses_other_layers_with_the_reason, .init = choose_tensor) {
+    static const char *const refused[][2] = {
+        {"convt2d c16 k16 in7x7 f3x3", "tensor: is for convolutions, not transposed ones"},
+        {"conv2d c16 k16 in7x7 f3x3 f16", "tensor: is for f32 data"},
+        {"conv2d c16 k16 in7x7 f3x3 bf16", "tensor: is for f32 data"},
+        {"conv2d c16 k16 in7x7 f3x3 nhwc", "tensor: is for channels first"},
+        {"conv2d c7 k16 in7x7 f3x3", "tensor: fewer than 8 input channels a group"},
+        {"conv2d c14 k32 g2 in7x7 f3x3", "tensor: fewer than 8 input channels a group"},
+        {"conv2d c16 k15 in7x7 f3x3", "tensor: fewer than 16 output channels a group"},
+        {"conv2d c16 k16 in7x70 f1x33", "tensor: kernel wider than 32"},
+        {"conv2d c16 k16 in7x7 f3x3 s1025", "tensor: stride or dilation over 1024"},
+        {"conv2d c16 k16 in7x32000 f1x32 d1024", "tensor: no tile of it fits shared memory"},
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; ++i) {
+        int64_t batch;
+        const convjit_desc desc = parse(refused[i][0], &batch);
+        cr_expect_eq(convjit_supported(&desc, "cpu"), CONVJIT_UNSUPPORTED, "%s", refused[i][0]);
+        cr_expect_not_null(strstr(convjit_last_error(), refused[i][1]), "%s: %s", refused[i][0], convjit_last_error());
+    }
+}
+
+Test(tensor, takes_the_smallest_layer_it_does_not_refuse, .init = choose_tensor) {
+    int64_t batch;
+    const convjit_desc desc = parse("conv2d c8 k16 in1x1 f1x1", &batch);
+    cr_expect_eq(convjit_supported(&desc, "cpu"), CONVJIT_SUCCESS, "%s", convjit_last_error());
+    cr_expect_eq(convjit_supported(&desc, "sm_90a"), CONVJIT_SUCCESS, "%s", convjit_last_error());
+    cr_expect_eq(convjit_supported(&desc, "sm_80"), CONVJIT_UNSUPPORTED);
+    cr_expect_not_null(strstr(convjit_last_error(), "tensor: not sm_90a"), "%s", convjit_last_error());
+}
