@@ -13,7 +13,9 @@
  * Shared memory holds 16-byte units: four channels of one pixel. A buffer is
  *   unit[PARTS][CHUNK_C / 4][PARITIES_Y][PARITIES_X][ROWS][PITCH]
  * with input row = row * stride + parity, and the same for columns: so a tap (ky, kx) is one constant distance, whatever
- * stride and dilation are. The columns of a product are consecutive units: pixel i of a run is output row i / PITCH and
+ * stride and dilation are. With few channels (WINDOWS = 1) a unit holds the four pixels of one channel that four
+ * neighbouring taps along x read, and the eight taps of a product are two such units: unit[PARTS][CHUNK_C][PARITIES_Y]
+ * [ROWS][PITCH], columns a stride apart; taps beyond the kernel have weight 0. The columns of a product are consecutive units: pixel i of a run is output row i / PITCH and
  * column i % PITCH; columns from TILE_X on are computed and thrown away.
  *
  * Accuracy (PARTS = 2). x and w are split into hi = tf32(x) and lo = tf32(x - hi), and three products are added up: hi * lo,
@@ -34,11 +36,12 @@
 /* ---- stamped constants (those of the layer: see direct.cu) ----------------------------------------------------------
  * name                      meaning                                                                      example
  * CJ_PARTS                  tf32 numbers a value is split into: 2 (math fp32) or 1 (tf32)                2
+ * CJ_WINDOWS                1 = the K of a product is 8 taps along x of one channel, not 8 channels      0
  * CJ_COLUMNS                N of a product: pixels of a run                                              128
  * CJ_CONSUMERS_K            consumers that differ in output channels: 1 or 2 (else in pixels)            1
  * CJ_TILE_X                 output columns of a tile                                                     128
  * CJ_RUN_ROWS               output rows of a run                                                         1
- * CJ_CHUNK_C                input channels of a stage, a multiple of 8                                   8
+ * CJ_CHUNK_C                input channels of a stage, without windows a multiple of 8                   8
  * CJ_CHUNK_Y                kernel rows of a stage: KERNEL_Y or 1                                        5
  * CJ_STAGES                 buffers                                                                      2
  * CJ_SLOTS                  slots of the weights' ring                                                   2
@@ -50,25 +53,32 @@ constexpr int CONSUMERS = 2, WARPGROUP = 128, M = 64, FILLERS = 96;
 constexpr int RUNS = CONSUMERS / CJ_CONSUMERS_K;
 constexpr int TILE_K = M * CJ_CONSUMERS_K, TILE_X = CJ_TILE_X, TILE_Y = RUNS * CJ_RUN_ROWS;
 constexpr int K_TILES = (CJ_GROUP_OUT + TILE_K - 1) / TILE_K;
-constexpr int PLANES = CJ_CHUNK_C / 4, K_STEPS = CJ_CHUNK_C / 8;
+constexpr int DEPTH = 8; /* K of a product */
+constexpr int STEP_C = CJ_WINDOWS ? 1 : DEPTH, K_STEPS = CJ_CHUNK_C / STEP_C, STEP_PLANES = CJ_WINDOWS ? 1 : 2;
+constexpr int PLANES = K_STEPS * STEP_PLANES;
+constexpr int TAPS_X = CJ_WINDOWS ? (CJ_KERNEL_X + DEPTH - 1) / DEPTH : CJ_KERNEL_X; /* products along x */
 constexpr int CHUNKS_C = (CJ_GROUP_IN + CJ_CHUNK_C - 1) / CJ_CHUNK_C, CHUNKS_Y = CJ_KERNEL_Y / CJ_CHUNK_Y;
 constexpr int CHUNKS = CHUNKS_C * CJ_KERNEL_Z * CHUNKS_Y; /* stages of a tile */
 
-/* One kernel row (column) needs only rows (columns) of one parity. */
-constexpr int PARITIES_Y = CJ_CHUNK_Y > 1 ? CJ_STRIDE_Y : 1, PARITIES_X = CJ_KERNEL_X > 1 ? CJ_STRIDE_X : 1;
-constexpr int TAP_Y = CJ_CHUNK_Y > 1 ? CJ_DILATION_Y : 0, TAP_X = CJ_KERNEL_X > 1 ? CJ_DILATION_X : 0;
+/* One kernel row (column) needs only rows (columns) of one parity; so do windows, of which 4 * dilation is a multiple of
+ * the stride. REACH: input columns from the first to the last unit of an output. */
+constexpr int PARITIES_Y = CJ_CHUNK_Y > 1 ? CJ_STRIDE_Y : 1, PARITIES_X = TAPS_X > 1 && !CJ_WINDOWS ? CJ_STRIDE_X : 1;
+constexpr int TAP_Y = CJ_CHUNK_Y > 1 ? CJ_DILATION_Y : 0, TAP_X = (CJ_WINDOWS ? DEPTH : 1) * (CJ_KERNEL_X > 1 ? CJ_DILATION_X : 0);
+constexpr int REACH = (TAPS_X - 1) * TAP_X + (CJ_WINDOWS ? 4 * CJ_DILATION_X : 0);
 constexpr int ROWS = TILE_Y + (CJ_CHUNK_Y - 1) * TAP_Y / CJ_STRIDE_Y;
-constexpr int PITCH = TILE_X + (CJ_KERNEL_X - 1) * TAP_X / CJ_STRIDE_X;
+constexpr int PITCH = TILE_X + REACH / CJ_STRIDE_X;
+static_assert(!CJ_WINDOWS || 4 * CJ_DILATION_X % CJ_STRIDE_X == 0, "plan and kernel disagree");
 constexpr int PLANE = PARITIES_Y * PARITIES_X * ROWS * PITCH; /* units */
+constexpr int K_DISTANCE = CJ_WINDOWS ? 4 * CJ_DILATION_X / CJ_STRIDE_X : PLANE; /* units between the halves of a product's K */
 constexpr int PART = PLANES * PLANE, BUFFER = CJ_PARTS * PART;
 
-/* Packed weights: float4[group][k block of 64][chunk][k step][CHUNK_Y][KERNEL_X][PARTS][2][64], four channels of an output
- * channel as the A operand wants them, hi and lo as float32, then bias[group][GROUP_OUT]. */
+/* Packed weights: float4[group][k block of 64][chunk][k step][CHUNK_Y][TAPS_X][PARTS][2][64], four channels (or taps along
+ * x) of an output channel as the A operand wants them, hi and lo as float32, then bias[group][GROUP_OUT]. */
 constexpr int K_BLOCKS = K_TILES * CJ_CONSUMERS_K;
-constexpr int PART_WEIGHTS = 2 * M, TAP_WEIGHTS = CJ_PARTS * PART_WEIGHTS, CHUNK_TAPS = K_STEPS * CJ_CHUNK_Y * CJ_KERNEL_X;
+constexpr int PART_WEIGHTS = 2 * M, TAP_WEIGHTS = CJ_PARTS * PART_WEIGHTS, CHUNK_TAPS = K_STEPS * CJ_CHUNK_Y * TAPS_X;
 constexpr long long BLOCK_WEIGHTS = (long long)CHUNKS * CHUNK_TAPS * TAP_WEIGHTS;
 constexpr long long PACKED_WEIGHTS = CJ_GROUPS * K_BLOCKS * BLOCK_WEIGHTS;
-constexpr int SUM_TAPS = CJ_SUM_K * CJ_SUM_Y * CJ_KERNEL_X;
+constexpr int SUM_TAPS = CJ_SUM_K * CJ_SUM_Y * TAPS_X;
 constexpr int SLOT_WEIGHTS = SUM_TAPS * TAP_WEIGHTS; /* of one k block */
 
 /* Shared memory: buffers, what the last run may reach past them, the ring, a piece of outputs a consumer warp, barriers. */
@@ -131,6 +141,7 @@ constexpr int IN_ROWS = ROWS * PARITIES_Y, IN_COLUMNS = PITCH * PARITIES_X, JOBS
 constexpr int STEP_Y = PARITIES_Y > 1 ? 1 : CJ_STRIDE_Y, STEP_X = PARITIES_X > 1 ? 1 : CJ_STRIDE_X;
 constexpr int LANES = IN_COLUMNS > 16 ? 32 : IN_COLUMNS > 8 ? 16 : 8, TEAMS = FILLERS / LANES;
 constexpr int UNITS = (IN_COLUMNS + LANES - 1) / LANES;
+constexpr int WINDOW_STEP = CJ_WINDOWS ? CJ_DILATION_X : 0; /* input columns between the numbers of a unit */
 
 /* Where one stage's input lies. */
 struct source {
@@ -148,7 +159,7 @@ __device__ __forceinline__ source make_source(const cj_forward_args &args, const
     s.x = (const float *)args.x + t.n * args.x_batch_stride + (t.group * CJ_GROUP_IN + piece.c) * args.x_channel_stride +
           (z * size.in_y + y0) * size.in_x + x0;
     s.ys = inside(y0, size.in_y, IN_ROWS * STEP_Y);
-    s.xs = inside(x0, size.in_x, IN_COLUMNS * STEP_X);
+    s.xs = inside(x0, size.in_x, IN_COLUMNS * STEP_X + 3 * WINDOW_STEP);
     s.channels = z >= 0 && z < size.in_z ? CJ_GROUP_IN - piece.c : 0;
     return s;
 }
@@ -159,11 +170,12 @@ __device__ __forceinline__ void load_row(float (&v)[UNITS][4], const cj_forward_
     const bool in_row = job < JOBS && in_y >= s.ys.low && in_y < s.ys.high;
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
-        const bool there = in_row && plane * 4 + c < s.channels;
-        const float *from = s.x + (plane * 4 + c) * args.x_channel_stride + in_y * (in_offset)size.in_x;
+        const int channel = CJ_WINDOWS ? plane : plane * 4 + c;
+        const bool there = in_row && channel < s.channels;
+        const float *from = s.x + channel * args.x_channel_stride + in_y * (in_offset)size.in_x;
 #pragma unroll
         for (int i = 0; i < UNITS; ++i) {
-            const int in_x = (i * LANES + lane) * STEP_X;
+            const int in_x = (i * LANES + lane) * STEP_X + c * WINDOW_STEP;
             v[i][c] = there && in_x >= s.xs.low && in_x < s.xs.high ? from[in_x] : 0.0F;
         }
     }
@@ -252,11 +264,12 @@ __device__ __forceinline__ float exact_output(const cj_forward_args &args, const
                 continue;
             }
             const int piece = (c / CJ_CHUNK_C * CJ_KERNEL_Z + kz) * CHUNKS_Y + ky / CJ_CHUNK_Y;
-            const int step = (c % CJ_CHUNK_C / 8 * CJ_CHUNK_Y + ky % CJ_CHUNK_Y) * CJ_KERNEL_X + kx;
-            const float4 *w = weights + ((long long)piece * CHUNK_TAPS + step) * TAP_WEIGHTS + c % 8 / 4 * M + k;
-            double value = (double)((const float *)w)[c % 4];
+            const int step = (c % CJ_CHUNK_C / STEP_C * CJ_CHUNK_Y + ky % CJ_CHUNK_Y) * TAPS_X + (CJ_WINDOWS ? kx / DEPTH : kx);
+            const int depth = CJ_WINDOWS ? kx % DEPTH : c % DEPTH;
+            const float4 *w = weights + ((long long)piece * CHUNK_TAPS + step) * TAP_WEIGHTS + depth / 4 * M + k;
+            double value = (double)((const float *)w)[depth % 4];
             if (CJ_PARTS == 2) {
-                value += (double)((const float *)(w + PART_WEIGHTS))[c % 4];
+                value += (double)((const float *)(w + PART_WEIGHTS))[depth % 4];
             }
             sum += value * (double)x[(z * size.in_y + y) * size.in_x + x_];
         }
@@ -341,7 +354,7 @@ __device__ __forceinline__ void add_up(float (&total)[CJ_COLUMNS / 2], const uin
     for (int i = 0; i < CHUNKS; ++i) {
         cj_barrier_wait(&full[buffer.index], buffer.parity);
         const unsigned long long start =
-            cj_descriptor(buffers + buffer.index * BUFFER + run * CJ_RUN_ROWS * PITCH, PLANE * 16);
+            cj_descriptor(buffers + buffer.index * BUFFER + run * CJ_RUN_ROWS * PITCH, K_DISTANCE * 16);
 #pragma unroll 1
         for (int k = 0; k < K_STEPS; k += CJ_SUM_K) {
 #pragma unroll 1
@@ -354,10 +367,9 @@ __device__ __forceinline__ void add_up(float (&total)[CJ_COLUMNS / 2], const uin
                 for (int pass = 0; pass < CJ_PARTS; ++pass) { /* the small products, then the large ones */
 #pragma unroll
                     for (int tap = 0; tap < SUM_TAPS; ++tap) {
-                        const int x = tap % CJ_KERNEL_X, dy = tap / CJ_KERNEL_X % CJ_SUM_Y;
-                        const int dk = tap / (CJ_KERNEL_X * CJ_SUM_Y);
+                        const int x = tap % TAPS_X, dy = tap / TAPS_X % CJ_SUM_Y, dk = tap / (TAPS_X * CJ_SUM_Y);
                         const unsigned long long a = weights + tap * TAP_WEIGHTS;
-                        const unsigned long long b = start + (k + dk) * 2 * PLANE + row_distance(y + dy) + column_distance(x);
+                        const unsigned long long b = start + (k + dk) * STEP_PLANES * PLANE + row_distance(y + dy) + column_distance(x);
                         if (CJ_PARTS == 1) {
                             cj_product_tf32(total, a, b, 1);
                         } else if (pass == 0) {
@@ -448,14 +460,15 @@ CJ_KERNEL(convjit_pack, cj_pack_args, args) {
         }
         long long index = i;
         const int row = (int)take(index, M), half = (int)take(index, 2), part = (int)take(index, CJ_PARTS);
-        const int kx = (int)take(index, CJ_KERNEL_X), y = (int)take(index, CJ_CHUNK_Y), step = (int)take(index, K_STEPS);
+        const int x = (int)take(index, TAPS_X), y = (int)take(index, CJ_CHUNK_Y), step = (int)take(index, K_STEPS);
         const chunk piece = make_chunk((int)take(index, CHUNKS));
         const int k = (int)take(index, K_BLOCKS) * M + row, group = (int)index;
         float value[4];
         for (int j = 0; j < 4; ++j) {
-            const int c = piece.c + step * 8 + half * 4 + j;
+            const int depth = half * 4 + j, c = piece.c + (CJ_WINDOWS ? step : step * DEPTH + depth);
+            const int kx = CJ_WINDOWS ? x * DEPTH + depth : x;
             float w = 0.0F;
-            if (k < CJ_GROUP_OUT && c < CJ_GROUP_IN) {
+            if (k < CJ_GROUP_OUT && c < CJ_GROUP_IN && kx < CJ_KERNEL_X) {
                 const long long tap = (piece.kernel_z * CJ_KERNEL_Y + piece.kernel_y + y) * CJ_KERNEL_X + kx;
                 const long long taps = CJ_KERNEL_Z * CJ_KERNEL_Y * CJ_KERNEL_X, outer = (long long)group * CJ_GROUP_OUT + k;
                 w = cj_memory<CJ_WEIGHT_TYPE>::load(args.w, CJ_WEIGHTS_LAST ? (outer * taps + tap) * CJ_GROUP_IN + c

@@ -22,6 +22,7 @@ typedef struct cj_direct_config {
 
 /* Configuration of the family `tensor`; its meaning stands in kernel_src/tensor.cu. */
 typedef struct cj_tensor_config {
+    int32_t windows;      /* the K of a product is 8 taps along x of one channel, not 8 channels */
     int32_t parts;        /* tf32 numbers a value is split into */
     int32_t columns;      /* pixels of a product */
     int32_t consumers_k;  /* consumers that differ in output channels */

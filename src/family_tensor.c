@@ -13,6 +13,8 @@ enum {
     MOST_SHARED = 227 * 1024,    /* of a block on sm_90 */
     OUT_BYTES = 4 * 8 * 16 * 40, /* pieces of outputs on their way to memory */
     TAP_BYTES = 2048,            /* weights of 64 x 8 */
+    DEPTH = 8,                   /* K of a product */
+    MOST_WINDOW_CHANNELS = 16,   /* with more, eight channels always fill a product */
     SUM_TAPS = 9,                /* about as many taps of 8 channels form one sum: see "Accuracy" in the kernel */
 };
 
@@ -38,19 +40,34 @@ typedef struct tile {
     int64_t shared_bytes;
 } tile;
 
+/* Products along x, input channels of one, and input columns from the first to the last unit of an output. */
+static int64_t taps_x(const cj_problem *p, const cj_tensor_config *c) {
+    return c->windows ? divide_up(p->kernel[CJ_X], DEPTH) : p->kernel[CJ_X];
+}
+
+static int32_t step_c(const cj_tensor_config *c) {
+    return c->windows ? 1 : DEPTH;
+}
+
+static int64_t reach(const cj_problem *p, const cj_tensor_config *c) {
+    const int64_t between = p->kernel[CJ_X] > 1 ? p->dilation[CJ_X] * (c->windows ? DEPTH : 1) : 0;
+    return (taps_x(p, c) - 1) * between + (c->windows ? 4 * p->dilation[CJ_X] : 0);
+}
+
 /* One slot of the weights' ring: the taps of one sum. */
 static int64_t slot_bytes(const cj_problem *p, const cj_tensor_config *c) {
-    return (int64_t)c->consumers_k * c->parts * c->sum_k * c->sum_y * p->kernel[CJ_X] * TAP_BYTES;
+    return (int64_t)c->consumers_k * c->parts * c->sum_k * c->sum_y * taps_x(p, c) * TAP_BYTES;
 }
 
 static tile tile_of(const cj_problem *p, const cj_tensor_config *c) {
-    const bool rows = c->chunk_y > 1, columns = p->kernel[CJ_X] > 1;
+    const int64_t parities_y = c->chunk_y > 1 ? p->stride[CJ_Y] : 1;
+    const int64_t parities_x = taps_x(p, c) > 1 && !c->windows ? p->stride[CJ_X] : 1;
     tile t = {
         .k = (int64_t)64 * c->consumers_k, .y = (int64_t)CONSUMERS / c->consumers_k * c->run_rows, .x = c->tile_x};
-    const int64_t in_rows = t.y + (rows ? (c->chunk_y - 1) * p->dilation[CJ_Y] / p->stride[CJ_Y] : 0);
-    const int64_t pitch = t.x + (columns ? (p->kernel[CJ_X] - 1) * p->dilation[CJ_X] / p->stride[CJ_X] : 0);
-    t.units = (int64_t)c->parts * (c->chunk_c / 4) * (rows ? p->stride[CJ_Y] : 1) * (columns ? p->stride[CJ_X] : 1) *
-              in_rows * pitch;
+    const int64_t in_rows = t.y + (c->chunk_y > 1 ? (c->chunk_y - 1) * p->dilation[CJ_Y] / p->stride[CJ_Y] : 0);
+    const int64_t pitch = t.x + reach(p, c) / p->stride[CJ_X];
+    const int64_t planes = c->windows ? c->chunk_c : c->chunk_c / 4;
+    t.units = c->parts * planes * parities_y * parities_x * in_rows * pitch;
     t.chunks = divide_up(p->group_in, c->chunk_c) * p->kernel[CJ_Z] * (p->kernel[CJ_Y] / c->chunk_y);
     t.shared_bytes = 16 * (c->stages * t.units + c->columns) + OUT_BYTES + (int64_t)16 * (c->stages + c->slots) +
                      c->slots * slot_bytes(p, c);
@@ -65,57 +82,62 @@ static double cost_of(const cj_problem *p, const cj_tensor_config *c, const tile
                                   p->dynamic ? 128 : most(1, p->out_size[CJ_X])};
     const double tiles = 8.0 * (double)p->desc.groups * (double)divide_up(p->group_out, t->k) * (double)out[CJ_Z] *
                          (double)divide_up(out[CJ_Y], t->y) * (double)divide_up(out[CJ_X], t->x);
-    const double taps = (double)((int64_t)(c->chunk_c / 8) * c->chunk_y * p->kernel[CJ_X]);
+    const double taps = (double)(c->chunk_c / step_c(c) * c->chunk_y * taps_x(p, c));
     const double products = taps * CONSUMERS * (c->parts == 2 ? 3.0 : 1.0) * c->columns / 2.0;
     const double fill = (double)t->units / c->parts * 1.2 + 1000.0;
     const double tile_cycles = (double)t->chunks * ((products > fill ? products : fill) + 200.0) + 3000.0;
     return tiles / 132.0 * tile_cycles + tile_cycles;
 }
 
-/* Products of one sum: kernel rows, then groups of 8 channels, until there are about SUM_TAPS taps. */
+/* Products of one sum: kernel rows, then steps of channels, until there are about SUM_TAPS taps. */
 static void choose_sum(const cj_problem *p, cj_tensor_config *c) {
+    const int32_t steps = c->chunk_c / step_c(c);
     c->sum_y = c->sum_k = 1;
     for (int32_t y = 1; y <= c->chunk_y; ++y) {
-        if (c->chunk_y % y == 0 && y * p->kernel[CJ_X] <= SUM_TAPS) {
+        if (c->chunk_y % y == 0 && y * taps_x(p, c) <= SUM_TAPS) {
             c->sum_y = y;
         }
     }
-    for (int32_t k = 1; k <= c->chunk_c / 8; ++k) {
-        if (c->sum_y == c->chunk_y && c->chunk_c / 8 % k == 0 &&
-            (int64_t)k * c->chunk_y * p->kernel[CJ_X] <= SUM_TAPS) {
+    for (int32_t k = 1; k <= steps; ++k) {
+        if (c->sum_y == c->chunk_y && steps % k == 0 && (int64_t)k * c->chunk_y * taps_x(p, c) <= SUM_TAPS) {
             c->sum_k = k;
         }
     }
 }
 
+/* Completes the configuration and keeps it if it fits and costs less than the best so far. */
+static void consider(const cj_problem *p, cj_tensor_config c, cj_tensor_config *best, double *best_cost) {
+    c.parts = p->desc.math == CONVJIT_TF32 ? 1 : 2;
+    c.stages = c.slots = 2;
+    c.run_rows = (int32_t)((c.columns - c.tile_x) / (c.tile_x + reach(p, &c) / p->stride[CJ_X]) + 1);
+    choose_sum(p, &c);
+    const tile t = tile_of(p, &c);
+    const double cost = cost_of(p, &c, &t);
+    if (t.shared_bytes <= MOST_SHARED && (*best_cost < 0.0 || cost < *best_cost)) {
+        *best_cost = cost;
+        *best = c;
+    }
+}
+
+/* Tries tiles in a fixed order; the first of equals stays. False if none fits shared memory. */
 static bool search(const cj_problem *p, cj_tensor_config *best) {
+    enum { COLUMNS = 128, MOST_SPLITS = 8, MOST_CHUNK = 64 };
+    const int64_t width = p->dynamic ? COLUMNS : most(1, p->out_size[CJ_X]), splits = divide_up(width, COLUMNS);
+    const bool windows_fit = 4 * p->dilation[CJ_X] % p->stride[CJ_X] == 0 && p->group_in < MOST_WINDOW_CHANNELS;
     double best_cost = -1.0;
-    const int64_t width = p->dynamic ? 1 << 20 : most(1, p->out_size[CJ_X]);
-    for (int32_t consumers_k = p->group_out > 64 ? 2 : 1; consumers_k >= 1; --consumers_k) {
-        for (int64_t split = 1; split <= divide_up(width, 8) && split <= 64; ++split) {
-            for (int32_t chunk_c = 8; chunk_c <= 64; chunk_c *= 2) {
-                for (int rows = 0; rows < 2; ++rows) {
-                    cj_tensor_config c = {.parts = p->desc.math == CONVJIT_TF32 ? 1 : 2,
-                                          .columns = 128,
-                                          .consumers_k = consumers_k,
-                                          .chunk_c = chunk_c,
-                                          .stages = 2,
-                                          .slots = 2};
-                    c.tile_x = (int32_t)least(c.columns, divide_up(width, split));
-                    c.chunk_y = rows ? 1 : (int32_t)p->kernel[CJ_Y];
-                    const int64_t reach =
-                        p->kernel[CJ_X] > 1 ? (p->kernel[CJ_X] - 1) * p->dilation[CJ_X] / p->stride[CJ_X] : 0;
-                    c.run_rows = (int32_t)((c.columns - c.tile_x) / (c.tile_x + reach) + 1);
-                    choose_sum(p, &c);
-                    const tile t = tile_of(p, &c);
-                    if (t.shared_bytes > MOST_SHARED || (chunk_c > 8 && chunk_c / 2 >= p->group_in)) {
-                        continue;
-                    }
-                    const double cost = cost_of(p, &c, &t);
-                    if (best_cost < 0.0 || cost < best_cost) {
-                        best_cost = cost;
-                        *best = c;
-                    }
+    for (int32_t windows = 0; windows <= windows_fit; ++windows) {
+        for (int32_t consumers_k = p->group_out > 64 ? 2 : 1; consumers_k >= 1; --consumers_k) {
+            for (int64_t split = splits; split < splits + MOST_SPLITS; ++split) {
+                for (int32_t size = windows ? 1 : DEPTH; size <= (windows ? DEPTH : MOST_CHUNK); size *= 2) {
+                    const int32_t step = windows ? 1 : DEPTH;
+                    const int64_t even = divide_up(p->group_in, divide_up(p->group_in, size));
+                    cj_tensor_config c = {.windows = windows, .columns = COLUMNS, .consumers_k = consumers_k};
+                    c.tile_x = (int32_t)divide_up(width, split);
+                    c.chunk_c = (int32_t)divide_up(even, step) * step;
+                    c.chunk_y = (int32_t)p->kernel[CJ_Y];
+                    consider(p, c, best, &best_cost);
+                    c.chunk_y = 1;
+                    consider(p, c, best, &best_cost);
                 }
             }
         }
@@ -134,7 +156,6 @@ static const char *refuses(const cj_problem *p, const cj_target *target) {
     REFUSE_IF(p->transposed, "is for convolutions, not transposed ones")
     REFUSE_IF(p->desc.data_type != CONVJIT_F32, "is for f32 data")
     REFUSE_IF(p->channels_last, "is for channels first")
-    REFUSE_IF(p->group_in < 8, "fewer than 8 input channels a group")
     REFUSE_IF(p->group_out < 16, "fewer than 16 output channels a group")
     REFUSE_IF(p->group_in > 1 << 20 || p->group_out > 1 << 20, "more than 1048576 channels a group")
     REFUSE_IF(p->kernel[CJ_X] > 32, "kernel wider than 32")
@@ -159,12 +180,12 @@ static void plan(const cj_problem *p, const cj_target *target, cj_plan *out) {
     out->shared_bytes = (uint32_t)t.shared_bytes;
     const int64_t k_blocks = divide_up(p->group_out, t.k) * c->consumers_k;
     const int64_t weights =
-        p->desc.groups * k_blocks * t.chunks * (c->chunk_c / 8) * c->chunk_y * p->kernel[CJ_X] * c->parts * 128;
+        p->desc.groups * k_blocks * t.chunks * (c->chunk_c / step_c(c)) * c->chunk_y * taps_x(p, c) * c->parts * 128;
     out->pack_work = weights + p->desc.out_channels; /* behind the weights, the bias */
     out->packed_bytes = (size_t)(weights * 16 + p->desc.out_channels * 4);
-    snprintf(out->config, sizeof out->config, "tile %lldx%lld k%lld run %dx%d stage c%d f%d x%d sum %dx%dx%lld",
+    snprintf(out->config, sizeof out->config, "tile %lldx%lld k%lld run %dx%d stage c%d f%d x%d sum %dx%dx%lld%s",
              (long long)t.y, (long long)t.x, (long long)t.k, c->run_rows, c->columns, c->chunk_c, c->chunk_y, c->stages,
-             c->sum_k, c->sum_y, (long long)p->kernel[CJ_X]);
+             c->sum_k, c->sum_y, (long long)taps_x(p, c), c->windows ? " windows" : "");
 }
 
 /* ---- constants ---- */
@@ -191,6 +212,7 @@ static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
     (void)p;
     cj_stamp_int(out, "CJ_MIN_BLOCKS", 1, "blocks a multiprocessor must hold");
     cj_stamp_int(out, "CJ_PARTS", c->parts, "tf32 numbers a value is split into");
+    cj_stamp_int(out, "CJ_WINDOWS", c->windows, "a product's K is 8 taps along x of one channel, not 8 channels");
     cj_stamp_int(out, "CJ_COLUMNS", c->columns, "pixels of a product");
     cj_stamp_int(out, "CJ_CONSUMERS_K", c->consumers_k, "consumers that differ in output channels");
     cj_stamp_int(out, "CJ_TILE_X", c->tile_x, "output columns of a tile");
