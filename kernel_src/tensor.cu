@@ -20,8 +20,9 @@
  *
  * Accuracy (PARTS = 2). x and w are split into hi = tf32(x) and lo = tf32(x - hi), and three products are added up: hi * lo,
  * lo * hi, hi * hi. The tensor core truncates the running sum with each product, by its size: so the small products of all
- * SUM_TAPS taps come first, then the large ones, and then the sum is closed and added to float32 registers. PARTS = 1 is
- * math tf32: one product, nothing closed.
+ * SUM_TAPS taps come first, then the large ones, and then the sum is closed and added to float32 registers. What that
+ * rounds off is what the next sum begins with: Kahan's compensation without registers of its own, so that the error does
+ * not grow with the number of sums. PARTS = 1 is math tf32: one product, nothing closed.
  *
  * The surprising rule: a result that is not finite is looked at again, from packed weights and x, by the plain loop in
  * float64. 0 * Inf in the padding, Inf - Inf in a split, and a rounding up to Inf all end as NaN or Inf, and never hide one.
@@ -348,7 +349,7 @@ __device__ __forceinline__ void add_up(float (&total)[CJ_COLUMNS / 2], const uin
     float sum[CJ_COLUMNS / 2];
 #pragma unroll
     for (int i = 0; i < CJ_COLUMNS / 2; ++i) {
-        total[i] = 0.0F;
+        total[i] = sum[i] = 0.0F;
     }
 #pragma unroll 1
     for (int i = 0; i < CHUNKS; ++i) {
@@ -373,7 +374,7 @@ __device__ __forceinline__ void add_up(float (&total)[CJ_COLUMNS / 2], const uin
                         if (CJ_PARTS == 1) {
                             cj_product_tf32(total, a, b, 1);
                         } else if (pass == 0) {
-                            cj_product_tf32(sum, a, b + PART, tap > 0);
+                            cj_product_tf32(sum, a, b + PART, 1);
                             cj_product_tf32(sum, a + PART_WEIGHTS, b, 1);
                         } else {
                             cj_product_tf32(sum, a, b, 1);
@@ -387,7 +388,9 @@ __device__ __forceinline__ void add_up(float (&total)[CJ_COLUMNS / 2], const uin
                 if (CJ_PARTS == 2) {
 #pragma unroll
                     for (int j = 0; j < CJ_COLUMNS / 2; ++j) {
-                        total[j] += sum[j];
+                        const float before = total[j];
+                        total[j] = before + sum[j];
+                        sum[j] -= total[j] - before;
                     }
                 }
             }

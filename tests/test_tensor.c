@@ -58,6 +58,9 @@ static const entry entries[] = {
     {.line = "conv1d n2 c2 k40 in150 f20 s1 p3 d3 beta=1", .special = GRID_NAN_IN_W},
     {.line = "conv3d n2 c3 k64 in6x11x15 f3x5x7", .distribution = REFERENCE_UNIFORM},
     {.line = "conv2d n2 c3 k20 f3x5 p1x2", .distribution = REFERENCE_UNIFORM, .size = {9, 140}},
+    /* sums so long that adding them up in plain float32 breaks the promise, and data that only large numbers rule */
+    {.line = "conv1d n1 c4096 k16 in70 f3", .distribution = REFERENCE_UNIFORM},
+    {.line = "conv2d n1 c8192 k16 in10x10 f1x1", .distribution = REFERENCE_WIDE},
     /* one and three axes */
     {.line = "conv1d n2 c24 k32 in77 f5 p2 silu", .special = GRID_INF_IN_X},
     {.line = "conv1d n1 c8 k20 in130 f7 s3 p3:2", .distribution = REFERENCE_UNIFORM},
