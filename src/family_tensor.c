@@ -82,7 +82,7 @@ static double cost_of(const cj_problem *p, const cj_tensor_config *c, const tile
                                   p->dynamic ? 128 : most(1, p->out_size[CJ_X])};
     const double tiles = 8.0 * (double)p->desc.groups * (double)divide_up(p->group_out, t->k) * (double)out[CJ_Z] *
                          (double)divide_up(out[CJ_Y], t->y) * (double)divide_up(out[CJ_X], t->x);
-    const double taps = (double)(c->chunk_c / step_c(c) * c->chunk_y * taps_x(p, c));
+    const double taps = (double)((int64_t)(c->chunk_c / step_c(c)) * c->chunk_y * taps_x(p, c));
     const double products = taps * CONSUMERS * (c->parts == 2 ? 3.0 : 1.0) * c->columns / 2.0;
     const double fill = (double)t->units / c->parts * 1.2 + 1000.0;
     const double tile_cycles = (double)t->chunks * ((products > fill ? products : fill) + 200.0) + 3000.0;

@@ -164,7 +164,7 @@ Test(tensor, refuses_other_layers_with_the_reason, .init = choose_tensor) {
 
 Test(tensor, takes_the_smallest_layer_it_does_not_refuse, .init = choose_tensor) {
     int64_t batch;
-    const convjit_desc desc = parse("conv2d c8 k16 in1x1 f1x1", &batch);
+    const convjit_desc desc = parse("conv2d c1 k16 in1x1 f1x1", &batch);
     cr_expect_eq(convjit_supported(&desc, "cpu"), CONVJIT_SUCCESS, "%s", convjit_last_error());
     cr_expect_eq(convjit_supported(&desc, "sm_90a"), CONVJIT_SUCCESS, "%s", convjit_last_error());
     cr_expect_eq(convjit_supported(&desc, "sm_80"), CONVJIT_UNSUPPORTED);
