@@ -58,6 +58,10 @@ static const entry entries[] = {
     {.line = "conv1d n2 c2 k40 in150 f20 s1 p3 d3 beta=1", .special = GRID_NAN_IN_W},
     {.line = "conv3d n2 c3 k64 in6x11x15 f3x5x7", .distribution = REFERENCE_UNIFORM},
     {.line = "conv2d n2 c3 k20 f3x5 p1x2", .distribution = REFERENCE_UNIFORM, .size = {9, 140}},
+    {.line = "conv2d n1 c4 k33 in9x40 f3x3 s2x3 d2 p1", .special = GRID_HUGE_IN_X},
+    {.line = "conv2d n1 c2 k20 in7x9 f3x2 p0x1", .distribution = REFERENCE_WIDE, .slices = true, .shifts = true},
+    {.line = "conv1d n2 c5 k70 f4 d3 p2", .special = GRID_INF_IN_X, .size = {61}},
+    {.line = "conv3d n1 c7 k16 in4x5x9 f2x3x3 s1x2x2 p1", .distribution = REFERENCE_UNIFORM},
     /* sums so long that adding them up in plain float32 breaks the promise, and data that only large numbers rule */
     {.line = "conv1d n1 c4096 k16 in70 f3", .distribution = REFERENCE_UNIFORM},
     {.line = "conv2d n1 c8192 k16 in10x10 f1x1", .distribution = REFERENCE_WIDE},
