@@ -7,7 +7,7 @@
  *
  * Roles. 384 threads: two consumer warpgroups, each with COLUMNS pixels or 64 channels of its own; three producer warps
  * that fill STAGES buffers in turn with the input under the tile, halo included and padding as zeros; and one thread that
- * brings the weights, one sum's taps at a time, to a ring of SLOTS slots. Barriers hand buffers and slots over and back.
+ * brings the weights, SUM_TAPS taps at a time, to a ring of SLOTS slots. Barriers hand buffers and slots over and back.
  * The second consumer starts half a sum late, so that one adds up while the other multiplies.
  *
  * Shared memory holds 16-byte units: four channels of one pixel. A buffer is
@@ -18,11 +18,10 @@
  * [ROWS][PITCH], columns a stride apart; taps beyond the kernel have weight 0. The columns of a product are consecutive units: pixel i of a run is output row i / PITCH and
  * column i % PITCH; columns from TILE_X on are computed and thrown away.
  *
- * Accuracy (PARTS = 2). x and w are split into hi = tf32(x) and lo = tf32(x - hi), and three products are added up: hi * lo,
- * lo * hi, hi * hi. The tensor core truncates the running sum with each product, by its size: so the small products of all
- * SUM_TAPS taps come first, then the large ones, and then the sum is closed and added to float32 registers. What that
- * rounds off is what the next sum begins with: Kahan's compensation without registers of its own, so that the error does
- * not grow with the number of sums. PARTS = 1 is math tf32: one product, nothing closed.
+ * Accuracy (PARTS = 2). x and w are split into hi = tf32(x) and lo = tf32(x - hi), and four products are added up: lo * lo
+ * too, for without it one product alone can be 1.06 * 2^-21 off. With each product the tensor core cuts off what lies
+ * below the running sum's last bits: so the small products of CLOSE_TAPS taps come first, then the large ones, and then the
+ * sum is closed and added to a compensated float32 total (Kahan). PARTS = 1 is math tf32: one product, nothing closed.
  *
  * The surprising rule: a result that is not finite is looked at again, from packed weights and x, by the plain loop in
  * float64. 0 * Inf in the padding, Inf - Inf in a split, and a rounding up to Inf all end as NaN or Inf, and never hide one.
@@ -46,7 +45,8 @@
  * CJ_CHUNK_Y                kernel rows of a stage: KERNEL_Y or 1                                        5
  * CJ_STAGES                 buffers                                                                      2
  * CJ_SLOTS                  slots of the weights' ring                                                   2
- * CJ_SUM_K, CJ_SUM_Y        groups of 8 channels, and kernel rows, whose products form one sum           1, 1
+ * CJ_SUM_K, CJ_SUM_Y        groups of 8 channels, and kernel rows, of a slot                             1, 1
+ * CJ_CLOSE_TAPS             taps whose products form one sum                                             3
  * CJ_SHARED_BYTES           dynamic shared memory                                                        150000
  * and those of hopper.cuh and epilogue.cuh */
 
@@ -363,34 +363,42 @@ __device__ __forceinline__ void add_up(float (&total)[CJ_COLUMNS / 2], const uin
                 cj_barrier_wait(&slot_full[slot.index], slot.parity);
                 const unsigned long long weights =
                     cj_descriptor(ring + (slot.index * CJ_CONSUMERS_K + block) * SLOT_WEIGHTS, M * 16);
-                cj_product_fence();
 #pragma unroll
-                for (int pass = 0; pass < CJ_PARTS; ++pass) { /* the small products, then the large ones */
+                for (int first = 0; first < SUM_TAPS; first += CJ_CLOSE_TAPS) {
+                    const int end = first + CJ_CLOSE_TAPS < SUM_TAPS ? first + CJ_CLOSE_TAPS : SUM_TAPS;
+                    cj_product_fence();
 #pragma unroll
-                    for (int tap = 0; tap < SUM_TAPS; ++tap) {
-                        const int x = tap % TAPS_X, dy = tap / TAPS_X % CJ_SUM_Y, dk = tap / (TAPS_X * CJ_SUM_Y);
-                        const unsigned long long a = weights + tap * TAP_WEIGHTS;
-                        const unsigned long long b = start + (k + dk) * STEP_PLANES * PLANE + row_distance(y + dy) + column_distance(x);
-                        if (CJ_PARTS == 1) {
-                            cj_product_tf32(total, a, b, 1);
-                        } else if (pass == 0) {
-                            cj_product_tf32(sum, a, b + PART, 1);
-                            cj_product_tf32(sum, a + PART_WEIGHTS, b, 1);
-                        } else {
-                            cj_product_tf32(sum, a, b, 1);
+                    for (int pass = 0; pass < CJ_PARTS; ++pass) { /* the small products, then the large ones */
+#pragma unroll
+                        for (int tap = first; tap < end; ++tap) {
+                            const int x = tap % TAPS_X, dy = tap / TAPS_X % CJ_SUM_Y, dk = tap / (TAPS_X * CJ_SUM_Y);
+                            const unsigned long long a = weights + tap * TAP_WEIGHTS;
+                            const unsigned long long b =
+                                start + (k + dk) * STEP_PLANES * PLANE + row_distance(y + dy) + column_distance(x);
+                            if (CJ_PARTS == 1) {
+                                cj_product_tf32(total, a, b, 1);
+                            } else if (pass == 0) {
+                                cj_product_tf32(sum, a + PART_WEIGHTS, b + PART, 1);
+                                cj_product_tf32(sum, a, b + PART, 1);
+                                cj_product_tf32(sum, a + PART_WEIGHTS, b, 1);
+                            } else {
+                                cj_product_tf32(sum, a, b, 1);
+                            }
                         }
                     }
-                }
-                cj_product_commit();
-                cj_product_wait<0>();
-                cj_barrier_arrive(&slot_empty[slot.index]);
-                slot.next();
-                if (CJ_PARTS == 2) {
+                    cj_product_commit();
+                    cj_product_wait<0>();
+                    if (end == SUM_TAPS) {
+                        cj_barrier_arrive(&slot_empty[slot.index]);
+                        slot.next();
+                    }
+                    if (CJ_PARTS == 2) { /* what is rounded off is where the next sum begins */
 #pragma unroll
-                    for (int j = 0; j < CJ_COLUMNS / 2; ++j) {
-                        const float before = total[j];
-                        total[j] = before + sum[j];
-                        sum[j] -= total[j] - before;
+                        for (int j = 0; j < CJ_COLUMNS / 2; ++j) {
+                            const float before = total[j];
+                            total[j] = before + sum[j];
+                            sum[j] -= total[j] - before;
+                        }
                     }
                 }
             }
@@ -425,7 +433,7 @@ CJ_KERNEL(convjit_forward, cj_forward_args, args) {
         turn<CJ_STAGES> buffer = {0, 0};
         const int run = group % RUNS, block = group / RUNS;
         if (group == 1) {
-            cj_sleep(16 * SUM_TAPS * CJ_COLUMNS / 128 * (CJ_PARTS == 2 ? 3 : 1)); /* 32 cycles of 0.55 ns a product */
+            cj_sleep(16 * SUM_TAPS * CJ_COLUMNS / 128 * (CJ_PARTS == 2 ? 4 : 1)); /* 32 cycles of 0.55 ns a product */
         }
         float *const out = (float *)(shared + OUT_OFFSET) + (group * 4 + thread / 32) * 16 * OUT_PITCH;
         for (long long index = blockIdx.x; index < args.tiles; index += gridDim.x) {

@@ -32,7 +32,7 @@ typedef struct cj_tensor_config {
     int32_t chunk_y;      /* kernel rows of a stage */
     int32_t stages;       /* buffers in shared memory */
     int32_t slots;        /* of the weights' ring */
-    int32_t sum_k, sum_y; /* groups of 8 channels and kernel rows of one sum */
+    int32_t sum_k, sum_y; /* groups of 8 channels and kernel rows of a slot */
 } cj_tensor_config;
 
 typedef struct cj_family cj_family;

@@ -15,7 +15,8 @@ enum {
     TAP_BYTES = 2048,            /* weights of 64 x 8 */
     DEPTH = 8,                   /* K of a product */
     MOST_WINDOW_CHANNELS = 16,   /* with more, eight channels always fill a product */
-    SUM_TAPS = 9,                /* about as many taps of 8 channels form one sum: see "Accuracy" in the kernel */
+    SUM_TAPS = 9,                /* about as many taps of 8 channels in a slot of weights */
+    CLOSE_TAPS = 2,              /* ... in one sum: see "Accuracy" in the kernel */
 };
 
 /* ---- tiles ---- */
@@ -83,7 +84,7 @@ static double cost_of(const cj_problem *p, const cj_tensor_config *c, const tile
     const double tiles = 8.0 * (double)p->desc.groups * (double)divide_up(p->group_out, t->k) * (double)out[CJ_Z] *
                          (double)divide_up(out[CJ_Y], t->y) * (double)divide_up(out[CJ_X], t->x);
     const double taps = (double)((int64_t)(c->chunk_c / step_c(c)) * c->chunk_y * taps_x(p, c));
-    const double products = taps * CONSUMERS * (c->parts == 2 ? 3.0 : 1.0) * c->columns / 2.0;
+    const double products = taps * CONSUMERS * (c->parts == 2 ? 4.0 : 1.0) * c->columns / 2.0;
     const double fill = (double)t->units / c->parts * 1.2 + 1000.0;
     const double tile_cycles = (double)t->chunks * ((products > fill ? products : fill) + 200.0) + 3000.0;
     return tiles / 132.0 * tile_cycles + tile_cycles;
@@ -209,7 +210,6 @@ static void stamp_sum(int columns, cj_text *out) {
 
 static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
     const cj_tensor_config *c = &plan->tensor;
-    (void)p;
     cj_stamp_int(out, "CJ_MIN_BLOCKS", 1, "blocks a multiprocessor must hold");
     cj_stamp_int(out, "CJ_PARTS", c->parts, "tf32 numbers a value is split into");
     cj_stamp_int(out, "CJ_WINDOWS", c->windows, "a product's K is 8 taps along x of one channel, not 8 channels");
@@ -221,8 +221,10 @@ static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
     cj_stamp_int(out, "CJ_CHUNK_Y", c->chunk_y, "kernel rows of a stage");
     cj_stamp_int(out, "CJ_STAGES", c->stages, "buffers");
     cj_stamp_int(out, "CJ_SLOTS", c->slots, "slots of weights");
-    cj_stamp_int(out, "CJ_SUM_K", c->sum_k, "groups of 8 channels in one sum");
-    cj_stamp_int(out, "CJ_SUM_Y", c->sum_y, "kernel rows in one sum");
+    const int64_t taps = c->sum_k * c->sum_y * taps_x(p, c);
+    cj_stamp_int(out, "CJ_CLOSE_TAPS", c->parts == 2 ? CLOSE_TAPS : taps, "taps of one sum");
+    cj_stamp_int(out, "CJ_SUM_K", c->sum_k, "groups of 8 channels in a slot of weights");
+    cj_stamp_int(out, "CJ_SUM_Y", c->sum_y, "kernel rows in a slot of weights");
     cj_stamp_int(out, "CJ_SHARED_BYTES", plan->shared_bytes, "dynamic shared memory");
     stamp_sum(c->columns, out);
 }
