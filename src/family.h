@@ -63,6 +63,11 @@ struct cj_family {
     void (*launch)(const cj_problem *problem, const cj_plan *plan, cj_forward_args *args, uint32_t *blocks);
 };
 
+/* One line of a family's `refuses`. */
+#define CJ_REFUSE_IF(condition, reason) \
+    if (condition)                      \
+        return reason;
+
 /* The first family that computes the problem; UNSUPPORTED, with every family's reason, if none does. */
 convjit_status cj_family_choose(const cj_problem *problem, const cj_target *target, const cj_family **out);
 

@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <stdio.h>
 
+#include "arithmetic.h"
 #include "family.h"
 #include "stamp.h"
 
@@ -20,18 +21,14 @@ enum {
 
 /* ---- applicable ---- */
 
-#define REFUSE_IF(condition, reason) \
-    if (condition)                   \
-        return reason;
-
 static const char *refuses(const cj_problem *p, const cj_target *target) {
     (void)target;
-    REFUSE_IF(p->group_in > INT_MAX, "more than 2147483647 input channels a group")
-    REFUSE_IF(p->group_out > INT_MAX - 1024, "more than 2147482623 output channels a group")
-    REFUSE_IF(p->kernel[CJ_Z] > INT_MAX / p->kernel[CJ_Y], "more than 2147483647 kernel taps")
-    REFUSE_IF(p->kernel[CJ_Z] * p->kernel[CJ_Y] > INT_MAX / p->kernel[CJ_X], "more than 2147483647 kernel taps")
-    REFUSE_IF(p->transposed && (p->stride[CJ_Z] > INT_MAX / p->stride[CJ_Y] / p->stride[CJ_X]),
-              "more than 2147483647 output phases")
+    CJ_REFUSE_IF(p->group_in > INT_MAX, "more than 2147483647 input channels a group")
+    CJ_REFUSE_IF(p->group_out > INT_MAX - 1024, "more than 2147482623 output channels a group")
+    CJ_REFUSE_IF(p->kernel[CJ_Z] > INT_MAX / p->kernel[CJ_Y], "more than 2147483647 kernel taps")
+    CJ_REFUSE_IF(p->kernel[CJ_Z] * p->kernel[CJ_Y] > INT_MAX / p->kernel[CJ_X], "more than 2147483647 kernel taps")
+    CJ_REFUSE_IF(p->transposed && (p->stride[CJ_Z] > INT_MAX / p->stride[CJ_Y] / p->stride[CJ_X]),
+                 "more than 2147483647 output phases")
     return NULL;
 }
 
@@ -46,22 +43,6 @@ typedef struct axis {
     int64_t period;   /* transposed: kernel distance of neighbouring taps of a phase */
     int64_t inverse;  /* transposed: inverse of dilation / gcd modulo period */
 } axis;
-
-static int64_t divide_up(int64_t a, int64_t b) {
-    return a / b + (a % b != 0);
-}
-
-static int64_t round_up(int64_t a, int64_t b) {
-    return divide_up(a, b) * b;
-}
-
-static int64_t least(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
-static int64_t most(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
 
 /* gcd(a, b), and in *inverse that of a / gcd modulo b / gcd (0 if that is 1), by Euclid's algorithm. */
 static int64_t common_divisor(int64_t a, int64_t b, int64_t *inverse) {
@@ -82,7 +63,7 @@ static axis axis_of(const cj_problem *p, int d) {
         a.step = 1;
         a.phases = p->stride[d];
         a.period = p->stride[d] / common;
-        a.taps = divide_up(p->kernel[d], a.period);
+        a.taps = cj_divide_up(p->kernel[d], a.period);
         a.tap_step = p->dilation[d] / common;
     }
     return a;
@@ -107,7 +88,7 @@ static bool rows_are_vectors(const cj_problem *p, const axis *x, const cj_direct
 }
 
 static bool tile_of(const cj_problem *p, const axis *axes, const cj_direct_config *c, tile *t) {
-    *t = (tile){.k = (int64_t)c->lanes_k * c->channels, .plane = 1, .stages = divide_up(p->group_in, c->chunk_c)};
+    *t = (tile){.k = (int64_t)c->lanes_k * c->channels, .plane = 1, .stages = cj_divide_up(p->group_in, c->chunk_c)};
     t->threads = (int64_t)c->lanes[CJ_Z] * c->lanes[CJ_Y] * c->lanes[CJ_X] * c->lanes_k;
     t->out[CJ_Z] = c->lanes[CJ_Z];
     t->out[CJ_Y] = (int64_t)c->lanes[CJ_Y] * c->pixels_y;
@@ -124,7 +105,7 @@ static bool tile_of(const cj_problem *p, const axis *axes, const cj_direct_confi
         if (extent > MOST_SHARED) {
             return false;
         }
-        t->pitch = round_up(extent + t->shift, 4); /* of the last axis, x, in the end */
+        t->pitch = cj_round_up(extent + t->shift, 4); /* of the last axis, x, in the end */
         t->in_rows = d == CJ_Y ? extent : t->in_rows;
         t->plane *= d == CJ_X ? t->pitch : extent;
         t->stage_weights *= taps;
@@ -136,8 +117,8 @@ static bool tile_of(const cj_problem *p, const axis *axes, const cj_direct_confi
     const int64_t step_x = t->out[CJ_X] > 1 ? axes[CJ_X].step : 1;
     t->window = t->shift + (c->pixels_x - 1) * step_x +
                 (c->row_taps - 1) * (c->chunk_taps[CJ_X] > 1 ? axes[CJ_X].tap_step : 0) + 1;
-    t->shared_bytes = most(4 * (c->chunk_c * t->plane + round_up(t->stage_weights, 4)),
-                           4 * t->k * t->out[CJ_Z] * t->out[CJ_Y] * t->out[CJ_X]);
+    t->shared_bytes = cj_most(4 * (c->chunk_c * t->plane + cj_round_up(t->stage_weights, 4)),
+                              4 * t->k * t->out[CJ_Z] * t->out[CJ_Y] * t->out[CJ_X]);
     return t->shared_bytes <= MOST_SHARED;
 }
 
@@ -175,10 +156,10 @@ static bool fit_stage(const cj_problem *p, const axis *axes, cj_direct_config *c
         c->row_taps = (int32_t)largest_divisor(c->row_taps, c->row_taps - 1);
         tile_of(p, axes, c, t);
     }
-    const int64_t one = 4 * (t->plane + round_up(t->stage_weights, 4));
-    const int64_t fits = most(1, MOST_SHARED / one);
-    const int64_t chunks = divide_up(p->group_in, least(fits, 16));
-    c->chunk_c = (int32_t)divide_up(p->group_in, chunks);
+    const int64_t one = 4 * (t->plane + cj_round_up(t->stage_weights, 4));
+    const int64_t fits = cj_most(1, MOST_SHARED / one);
+    const int64_t chunks = cj_divide_up(p->group_in, cj_least(fits, 16));
+    c->chunk_c = (int32_t)cj_divide_up(p->group_in, chunks);
     if (p->channels_last && c->chunk_c > 4) {
         c->chunk_c = c->chunk_c / 4 * 4; /* four channels a load */
     }
@@ -219,11 +200,11 @@ static int bank_cycles(const axis *axes, const cj_direct_config *c, const tile *
  * Depends on nothing of the machine, so that every machine plans alike. */
 static double cost_of(const cj_problem *p, const axis *axes, const cj_direct_config *c, const tile *t) {
     const double multiprocessors = 132.0;
-    double tiles = 8.0 * (double)(p->desc.groups * divide_up(p->group_out, t->k));
+    double tiles = 8.0 * (double)(p->desc.groups * cj_divide_up(p->group_out, t->k));
     double rows = (double)p->group_in;
     for (int d = 0; d < CJ_DIMS; ++d) {
-        const int64_t out = p->dynamic ? (p->desc.rank + d >= CJ_DIMS ? 100 : 1) : most(1, p->out_size[d]);
-        tiles *= (double)(divide_up(out, axes[d].phases * t->out[d]) * axes[d].phases);
+        const int64_t out = p->dynamic ? (p->desc.rank + d >= CJ_DIMS ? 100 : 1) : cj_most(1, p->out_size[d]);
+        tiles *= (double)(cj_divide_up(out, axes[d].phases * t->out[d]) * axes[d].phases);
         rows *= (double)(d == CJ_X ? axes[d].taps / c->row_taps : axes[d].taps);
     }
     const double outputs = (double)c->pixels_y * c->pixels_x * c->channels, warps = (double)t->threads / 32.0;
@@ -231,7 +212,7 @@ static double cost_of(const cj_problem *p, const axis *axes, const cj_direct_con
     /* One thread, one row: multiply-adds, loads of weights and inputs, loop, and its share of closing the sums. */
     const double weight_loads = c->row_taps * (c->channels % 4 ? (double)c->channels : c->channels / 4.0);
     const bool vectors = c->pixels_x * step_x % 4 == 0;
-    const double input_loads = c->pixels_y * (vectors ? (double)divide_up(t->window, 4) : (double)t->window);
+    const double input_loads = c->pixels_y * (vectors ? (double)cj_divide_up(t->window, 4) : (double)t->window);
     const double issued = c->row_taps * outputs * (1.0 + 3.0 / CLOSE_AFTER) + weight_loads + input_loads + 8.0;
     const double shared = weight_loads + input_loads * bank_cycles(axes, c, t, vectors);
     const double compute = rows * warps * (issued / 4.0 + 0.1 * shared > shared ? issued / 4.0 + 0.1 * shared : shared);
@@ -245,7 +226,7 @@ static double cost_of(const cj_problem *p, const axis *axes, const cj_direct_con
     /* Memory moves sectors of 32 bytes: 64 bytes a cycle in, mostly from the L2, 16 bytes out. Rows that may start
      * anywhere touch one sector more. */
     const double in_sectors = (double)(t->stages * c->chunk_c * (t->plane / t->pitch)) * ((double)t->pitch / 8.0 + 1.0);
-    const double wide = (double)(p->channels_last ? least(t->k, p->group_out) : t->out[CJ_X]);
+    const double wide = (double)(p->channels_last ? cj_least(t->k, p->group_out) : t->out[CJ_X]);
     const double out_sectors =
         outputs * (double)t->threads / wide * (wide < 8.0 ? 1.0 : wide / 8.0 + (four ? 0.0 : 1.0));
     const double move = in_sectors * 32.0 / 64.0 + out_sectors * 32.0 / 16.0;
@@ -260,7 +241,7 @@ static bool worthwhile(const cj_problem *p, const axis *axes, const cj_direct_co
                                      (int64_t)c->lanes[CJ_X] * c->pixels_x};
     for (int d = 0; d < CJ_DIMS; ++d) {
         const int64_t there = p->dynamic ? (CJ_DIMS - d <= p->desc.rank ? 1 << 20 : 1)
-                                         : divide_up(most(1, p->out_size[d]), axes[d].phases);
+                                         : cj_divide_up(cj_most(1, p->out_size[d]), axes[d].phases);
         if (wanted[d] >= 2 * there && wanted[d] > 1 && !(d == CJ_X && c->pixels_x == wanted[d])) {
             return false;
         }
@@ -320,10 +301,10 @@ static void plan(const cj_problem *p, const cj_target *target, cj_plan *out) {
     out->threads = (uint32_t)t.threads;
     int64_t firsts = 1; /* phases that have weights of their own: see "Packed weights" in the kernel */
     for (int d = 0; d < CJ_DIMS; ++d) {
-        firsts *= least(p->kernel[d], axes[d].period);
+        firsts *= cj_least(p->kernel[d], axes[d].period);
     }
     const int64_t weights =
-        round_up(p->desc.groups * divide_up(p->group_out, t.k) * firsts * t.stages * t.stage_weights, 4);
+        cj_round_up(p->desc.groups * cj_divide_up(p->group_out, t.k) * firsts * t.stages * t.stage_weights, 4);
     out->pack_work = weights + p->desc.out_channels;
     out->packed_bytes = 4 * (size_t)out->pack_work;
     snprintf(out->config, sizeof out->config,
@@ -366,9 +347,9 @@ static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
     cj_stamp_int(out, "CJ_CHUNK_C", c->chunk_c, "input channels of a stage");
     cj_stamp_int(out, "CJ_ROW_TAPS", c->row_taps, "taps along x in registers together");
     const int64_t plane = c->chunk_taps[CJ_Y] * c->chunk_taps[CJ_X], rows = plane / c->row_taps;
-    const int64_t close_rows = plane > CLOSE_AFTER / 2 ? divide_up(rows, divide_up(plane, CLOSE_AFTER)) : 0;
+    const int64_t close_rows = plane > CLOSE_AFTER / 2 ? cj_divide_up(rows, cj_divide_up(plane, CLOSE_AFTER)) : 0;
     cj_stamp_int(out, "CJ_CLOSE_ROWS", close_rows, "rows after which open sums are closed");
-    cj_stamp_int(out, "CJ_CLOSE_PLANES", most(1, CLOSE_AFTER / plane), "planes after which, if rows is 0");
+    cj_stamp_int(out, "CJ_CLOSE_PLANES", cj_most(1, CLOSE_AFTER / plane), "planes after which, if rows is 0");
     const bool rows_unrolled = c->row_taps == c->chunk_taps[CJ_X] && plane <= MOST_UNROLLED;
     cj_stamp_int(out, "CJ_UNROLL_Y", rows_unrolled ? c->chunk_taps[CJ_Y] : 1, "rows of taps unrolled");
     cj_stamp_int(out, "CJ_UNROLL_C", c->chunk_taps[CJ_Z] * plane <= 2 ? 4 : 1, "input channels unrolled");
@@ -383,13 +364,13 @@ static void launch(const cj_problem *p, const cj_plan *plan, cj_forward_args *ar
     const int64_t out[CJ_DIMS] = {c->lanes[CJ_Z], (int64_t)c->lanes[CJ_Y] * c->pixels_y,
                                   (int64_t)c->lanes[CJ_X] * c->pixels_x};
     const int64_t tile_k = (int64_t)c->lanes_k * c->channels;
-    int64_t tiles = args->batch * p->desc.groups * divide_up(p->group_out, tile_k);
+    int64_t tiles = args->batch * p->desc.groups * cj_divide_up(p->group_out, tile_k);
     for (int d = 0; d < CJ_DIMS; ++d) {
         const int64_t phases = p->transposed ? p->stride[d] : 1;
-        tiles *= divide_up(args->out_size[d], phases * out[d]) * phases;
+        tiles *= cj_divide_up(args->out_size[d], phases * out[d]) * phases;
     }
     args->tiles = tiles;
-    *blocks = (uint32_t)least(tiles, INT_MAX);
+    *blocks = (uint32_t)cj_least(tiles, INT_MAX);
 }
 
 const cj_family cj_family_direct = {

@@ -3,6 +3,7 @@
  * The plan is a search over tiles with a cost model in cycles of one multiprocessor (cost_of). */
 #include <stdio.h>
 
+#include "arithmetic.h"
 #include "family.h"
 #include "stamp.h"
 
@@ -21,18 +22,6 @@ enum {
 
 /* ---- tiles ---- */
 
-static int64_t divide_up(int64_t a, int64_t b) {
-    return a / b + (a % b != 0);
-}
-
-static int64_t least(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
-static int64_t most(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-
 /* What follows from a configuration; the kernel derives the same. */
 typedef struct tile {
     int64_t k, y, x; /* outputs */
@@ -43,7 +32,7 @@ typedef struct tile {
 
 /* Products along x, input channels of one, and input columns from the first to the last unit of an output. */
 static int64_t taps_x(const cj_problem *p, const cj_tensor_config *c) {
-    return c->windows ? divide_up(p->kernel[CJ_X], DEPTH) : p->kernel[CJ_X];
+    return c->windows ? cj_divide_up(p->kernel[CJ_X], DEPTH) : p->kernel[CJ_X];
 }
 
 static int32_t step_c(const cj_tensor_config *c) {
@@ -69,7 +58,7 @@ static tile tile_of(const cj_problem *p, const cj_tensor_config *c) {
     const int64_t pitch = t.x + reach(p, c) / p->stride[CJ_X];
     const int64_t planes = c->windows ? c->chunk_c : c->chunk_c / 4;
     t.units = c->parts * planes * parities_y * parities_x * in_rows * pitch;
-    t.chunks = divide_up(p->group_in, c->chunk_c) * p->kernel[CJ_Z] * (p->kernel[CJ_Y] / c->chunk_y);
+    t.chunks = cj_divide_up(p->group_in, c->chunk_c) * p->kernel[CJ_Z] * (p->kernel[CJ_Y] / c->chunk_y);
     t.shared_bytes = 16 * (c->stages * t.units + c->columns) + OUT_BYTES + (int64_t)16 * (c->stages + c->slots) +
                      c->slots * slot_bytes(p, c);
     return t;
@@ -78,11 +67,11 @@ static tile tile_of(const cj_problem *p, const cj_tensor_config *c) {
 /* Cycles for a batch of eight on 132 multiprocessors, plus one tile alone. A product of 64 x N x 8 takes N / 2 cycles
  * in tf32; the producers move about one unit in 1.2 cycles. */
 static double cost_of(const cj_problem *p, const cj_tensor_config *c, const tile *t) {
-    const int64_t out[CJ_DIMS] = {p->dynamic ? 1 : most(1, p->out_size[CJ_Z]),
-                                  p->dynamic ? 128 : most(1, p->out_size[CJ_Y]),
-                                  p->dynamic ? 128 : most(1, p->out_size[CJ_X])};
-    const double tiles = 8.0 * (double)p->desc.groups * (double)divide_up(p->group_out, t->k) * (double)out[CJ_Z] *
-                         (double)divide_up(out[CJ_Y], t->y) * (double)divide_up(out[CJ_X], t->x);
+    const int64_t out[CJ_DIMS] = {p->dynamic ? 1 : cj_most(1, p->out_size[CJ_Z]),
+                                  p->dynamic ? 128 : cj_most(1, p->out_size[CJ_Y]),
+                                  p->dynamic ? 128 : cj_most(1, p->out_size[CJ_X])};
+    const double tiles = 8.0 * (double)p->desc.groups * (double)cj_divide_up(p->group_out, t->k) * (double)out[CJ_Z] *
+                         (double)cj_divide_up(out[CJ_Y], t->y) * (double)cj_divide_up(out[CJ_X], t->x);
     const double taps = (double)((int64_t)(c->chunk_c / step_c(c)) * c->chunk_y * taps_x(p, c));
     const double products = taps * CONSUMERS * (c->parts == 2 ? 4.0 : 1.0) * c->columns / 2.0;
     const double fill = (double)t->units / c->parts * 1.2 + 1000.0;
@@ -123,7 +112,7 @@ static void consider(const cj_problem *p, cj_tensor_config c, cj_tensor_config *
 /* Tries tiles in a fixed order; the first of equals stays. False if none fits shared memory. */
 static bool search(const cj_problem *p, cj_tensor_config *best) {
     enum { COLUMNS = 128, MOST_SPLITS = 8, MOST_CHUNK = 64 };
-    const int64_t width = p->dynamic ? COLUMNS : most(1, p->out_size[CJ_X]), splits = divide_up(width, COLUMNS);
+    const int64_t width = p->dynamic ? COLUMNS : cj_most(1, p->out_size[CJ_X]), splits = cj_divide_up(width, COLUMNS);
     const bool windows_fit = 4 * p->dilation[CJ_X] % p->stride[CJ_X] == 0 && p->group_in < MOST_WINDOW_CHANNELS;
     double best_cost = -1.0;
     for (int32_t windows = 0; windows <= windows_fit; ++windows) {
@@ -131,10 +120,10 @@ static bool search(const cj_problem *p, cj_tensor_config *best) {
             for (int64_t split = splits; split < splits + MOST_SPLITS; ++split) {
                 for (int32_t size = windows ? 1 : DEPTH; size <= (windows ? DEPTH : MOST_CHUNK); size *= 2) {
                     const int32_t step = windows ? 1 : DEPTH;
-                    const int64_t even = divide_up(p->group_in, divide_up(p->group_in, size));
+                    const int64_t even = cj_divide_up(p->group_in, cj_divide_up(p->group_in, size));
                     cj_tensor_config c = {.windows = windows, .columns = COLUMNS, .consumers_k = consumers_k};
-                    c.tile_x = (int32_t)divide_up(width, split);
-                    c.chunk_c = (int32_t)divide_up(even, step) * step;
+                    c.tile_x = (int32_t)cj_divide_up(width, split);
+                    c.chunk_c = (int32_t)cj_divide_up(even, step) * step;
                     c.chunk_y = (int32_t)p->kernel[CJ_Y];
                     consider(p, c, best, &best_cost);
                     c.chunk_y = 1;
@@ -148,25 +137,21 @@ static bool search(const cj_problem *p, cj_tensor_config *best) {
 
 /* ---- applicable ---- */
 
-#define REFUSE_IF(condition, reason) \
-    if (condition)                   \
-        return reason;
-
 static const char *refuses(const cj_problem *p, const cj_target *target) {
-    REFUSE_IF(target->kind == CJ_TARGET_CUDA && (target->capability != 90 || !target->has_features), "not sm_90a")
-    REFUSE_IF(p->transposed, "is for convolutions, not transposed ones")
-    REFUSE_IF(p->desc.data_type != CONVJIT_F32, "is for f32 data")
-    REFUSE_IF(p->channels_last, "is for channels first")
-    REFUSE_IF(p->group_out < 16, "fewer than 16 output channels a group")
-    REFUSE_IF(p->group_in > 1 << 20 || p->group_out > 1 << 20, "more than 1048576 channels a group")
-    REFUSE_IF(p->kernel[CJ_X] > 32, "kernel wider than 32")
-    REFUSE_IF(p->kernel[CJ_Z] > 32 || p->kernel[CJ_Y] > 1 << 10, "kernel deeper than 32 or higher than 1024")
+    CJ_REFUSE_IF(target->kind == CJ_TARGET_CUDA && (target->capability != 90 || !target->has_features), "not sm_90a")
+    CJ_REFUSE_IF(p->transposed, "is for convolutions, not transposed ones")
+    CJ_REFUSE_IF(p->desc.data_type != CONVJIT_F32, "is for f32 data")
+    CJ_REFUSE_IF(p->channels_last, "is for channels first")
+    CJ_REFUSE_IF(p->group_out < 16, "fewer than 16 output channels a group")
+    CJ_REFUSE_IF(p->group_in > 1 << 20 || p->group_out > 1 << 20, "more than 1048576 channels a group")
+    CJ_REFUSE_IF(p->kernel[CJ_X] > 32, "kernel wider than 32")
+    CJ_REFUSE_IF(p->kernel[CJ_Z] > 32 || p->kernel[CJ_Y] > 1 << 10, "kernel deeper than 32 or higher than 1024")
     for (int d = 0; d < CJ_DIMS; ++d) {
-        REFUSE_IF(p->stride[d] > 1 << 10 || p->dilation[d] > 1 << 10, "stride or dilation over 1024")
-        REFUSE_IF(p->in_size[d] > 1 << 30 || p->out_size[d] > 1 << 30, "size over 1073741824")
+        CJ_REFUSE_IF(p->stride[d] > 1 << 10 || p->dilation[d] > 1 << 10, "stride or dilation over 1024")
+        CJ_REFUSE_IF(p->in_size[d] > 1 << 30 || p->out_size[d] > 1 << 30, "size over 1073741824")
     }
     cj_tensor_config config;
-    REFUSE_IF(!search(p, &config), "no tile of it fits shared memory")
+    CJ_REFUSE_IF(!search(p, &config), "no tile of it fits shared memory")
     return NULL;
 }
 
@@ -179,7 +164,7 @@ static void plan(const cj_problem *p, const cj_target *target, cj_plan *out) {
     const tile t = tile_of(p, c);
     out->threads = THREADS;
     out->shared_bytes = (uint32_t)t.shared_bytes;
-    const int64_t k_blocks = divide_up(p->group_out, t.k) * c->consumers_k;
+    const int64_t k_blocks = cj_divide_up(p->group_out, t.k) * c->consumers_k;
     const int64_t weights =
         p->desc.groups * k_blocks * t.chunks * (c->chunk_c / step_c(c)) * c->chunk_y * taps_x(p, c) * c->parts * 128;
     out->pack_work = weights + p->desc.out_channels; /* behind the weights, the bias */
@@ -233,9 +218,9 @@ static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
 
 static void launch(const cj_problem *p, const cj_plan *plan, cj_forward_args *args, uint32_t *blocks) {
     const tile t = tile_of(p, &plan->tensor);
-    args->tiles = args->batch * p->desc.groups * divide_up(p->group_out, t.k) * args->out_size[CJ_Z] *
-                  divide_up(args->out_size[CJ_Y], t.y) * divide_up(args->out_size[CJ_X], t.x);
-    *blocks = (uint32_t)least(args->tiles, 132);
+    args->tiles = args->batch * p->desc.groups * cj_divide_up(p->group_out, t.k) * args->out_size[CJ_Z] *
+                  cj_divide_up(args->out_size[CJ_Y], t.y) * cj_divide_up(args->out_size[CJ_X], t.x);
+    *blocks = (uint32_t)cj_least(args->tiles, 132);
 }
 
 const cj_family cj_family_tensor = {
