@@ -15,14 +15,15 @@ convjit_status cj_family_choose(const cj_problem *problem, const cj_target *targ
     const char *only = cj_setting_get(CJ_SETTING_FAMILY);
     cj_text reasons = {0};
     for (size_t i = 0; i < sizeof families / sizeof *families; ++i) {
-        const char *reason = only && strcmp(only, families[i]->name) != 0 ? "CONVJIT_FAMILY names another"
-                                                                          : families[i]->refuses(problem, target);
+        const bool passed_over = only && strcmp(only, families[i]->name) != 0;
+        const char *reason = passed_over ? only : families[i]->refuses(problem, target);
         if (!reason) {
             *out = families[i];
             cj_text_free(&reasons);
             return CONVJIT_SUCCESS;
         }
-        cj_text_printf(&reasons, "%s%s: %s", i ? "; " : "", families[i]->name, reason);
+        cj_text_printf(&reasons, "%s%s: %s%s", i ? "; " : "", families[i]->name,
+                       passed_over ? "CONVJIT_FAMILY is " : "", reason);
     }
     const convjit_status status =
         cj_fail(CONVJIT_UNSUPPORTED, "no family computes this layer on %s: %s", target->name, reasons.data);
