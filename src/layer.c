@@ -195,9 +195,8 @@ static convjit_status share_loaded(convjit_context *context, cj_binary *binary, 
 static convjit_status load(convjit_layer *layer, const cj_request *request, cj_binary *binary) {
     convjit_context *context = layer->context;
     loaded *entry = NULL;
-    convjit_status status = context->device->check_current(context->opened);
     pthread_mutex_lock(&context->lock);
-    status = status == CONVJIT_SUCCESS ? share_loaded(context, binary, request->shared_bytes, &entry) : status;
+    convjit_status status = share_loaded(context, binary, request->shared_bytes, &entry);
     if (status == CONVJIT_LOAD_FAILED && layer->origin != CJ_ORIGIN_COMPILER) {
         status = cj_binary_rebuild(request, binary, context->store, context->counters, &context->log, &binary);
         binary = status == CONVJIT_SUCCESS ? binary : NULL;
@@ -217,6 +216,9 @@ static convjit_status load(convjit_layer *layer, const cj_request *request, cj_b
 static convjit_status build(convjit_layer *layer, cj_text *source) {
     convjit_context *context = layer->context;
     cj_binary *binary = NULL;
+    if (context->device) {
+        CJ_TRY(context->device->check_current(context->opened));
+    }
     CJ_TRY(cj_stamp(&layer->problem, &layer->plan, &context->target, source));
     const cj_request request = {.target = &context->target,
                                 .source = source->data,
