@@ -16,7 +16,7 @@
  * stride and dilation are. With few channels (WINDOWS = 1) a unit holds the four pixels of one channel that four
  * neighbouring taps along x read, and the eight taps of a product are two such units: unit[PARTS][CHUNK_C][PARITIES_Y]
  * [ROWS][PITCH], columns a stride apart; taps beyond the kernel have weight 0. The columns of a product are consecutive units: pixel i of a run is output row i / PITCH and
- * column i % PITCH; columns from TILE_X on are computed and thrown away.
+ * column i % PITCH; columns from RUN_X on are computed and thrown away.
  *
  * Accuracy (PARTS = 2). x and w are split into hi = tf32(x) and lo = tf32(x - hi), and four products are added up: lo * lo
  * too, for without it one product alone can be 1.06 * 2^-21 off. With each product the tensor core cuts off what lies
@@ -39,7 +39,8 @@
  * CJ_WINDOWS                1 = the K of a product is 8 taps along x of one channel, not 8 channels      0
  * CJ_COLUMNS                N of a product: pixels of a run                                              128
  * CJ_CONSUMERS_K            consumers that differ in output channels: 1 or 2 (else in pixels)            1
- * CJ_TILE_X                 output columns of a tile                                                     128
+ * CJ_RUN_X                 output columns of a run                                                      128
+ * CJ_RUNS_X                 runs beside each other along x: 1, or 2 with RUN_ROWS 1; else along y        1
  * CJ_RUN_ROWS               output rows of a run                                                         1
  * CJ_CHUNK_C                input channels of a stage, without windows a multiple of 8                   8
  * CJ_CHUNK_Y                kernel rows of a stage: KERNEL_Y or 1                                        5
@@ -52,7 +53,8 @@
 
 constexpr int CONSUMERS = 2, WARPGROUP = 128, M = 64, FILLERS = 96;
 constexpr int RUNS = CONSUMERS / CJ_CONSUMERS_K;
-constexpr int TILE_K = M * CJ_CONSUMERS_K, TILE_X = CJ_TILE_X, TILE_Y = RUNS * CJ_RUN_ROWS;
+constexpr int TILE_K = M * CJ_CONSUMERS_K, RUN_X = CJ_RUN_X, TILE_X = RUN_X * CJ_RUNS_X;
+constexpr int TILE_Y = RUNS / CJ_RUNS_X * CJ_RUN_ROWS;
 constexpr int K_TILES = (CJ_GROUP_OUT + TILE_K - 1) / TILE_K;
 constexpr int DEPTH = 8; /* K of a product */
 constexpr int STEP_C = CJ_WINDOWS ? 1 : DEPTH, K_STEPS = CJ_CHUNK_C / STEP_C, STEP_PLANES = CJ_WINDOWS ? 1 : 2;
@@ -88,7 +90,7 @@ constexpr int RING_OFFSET = 16 * (CJ_STAGES * BUFFER + CJ_COLUMNS);
 constexpr int OUT_OFFSET = RING_OFFSET + 16 * CJ_SLOTS * CJ_CONSUMERS_K * SLOT_WEIGHTS;
 constexpr int BARRIER_OFFSET = OUT_OFFSET + 4 * CONSUMERS * 4 * 16 * OUT_PITCH;
 static_assert(BARRIER_OFFSET + 16 * (CJ_STAGES + CJ_SLOTS) <= CJ_SHARED_BYTES, "plan and kernel disagree");
-static_assert((CJ_RUN_ROWS - 1) * PITCH + TILE_X <= CJ_COLUMNS, "plan and kernel disagree");
+static_assert((CJ_RUN_ROWS - 1) * PITCH + RUN_X <= CJ_COLUMNS, "plan and kernel disagree");
 
 /* Where a thread is in a ring of buffers: the parity is that of the phase of its barriers that comes next. */
 template <int count> struct turn {
@@ -103,6 +105,14 @@ template <int count> struct turn {
 struct tile {
     long long n, group, k_tile, z, y, x; /* z, y, x: first output */
 };
+
+/* First output row and column of a run in its tile. */
+__device__ __forceinline__ int run_y(int run) {
+    return CJ_RUNS_X > 1 ? 0 : run * CJ_RUN_ROWS;
+}
+__device__ __forceinline__ int run_x(int run) {
+    return CJ_RUNS_X > 1 ? run * RUN_X : 0;
+}
 
 /* Neighbouring tiles share input: channels change fastest. */
 __device__ __forceinline__ tile make_tile(long long index, const sizes &size) {
@@ -283,10 +293,10 @@ __device__ __noinline__ void replace_strange(float *out, const cj_forward_args &
                                              int column, int run) {
     const sizes size = get_sizes(args);
     const tile t = make_tile(index, size);
-    const long long o_y = t.y + run * CJ_RUN_ROWS + column / PITCH, o_x = t.x + column % PITCH;
+    const long long o_y = t.y + run_y(run) + column / PITCH, o_x = t.x + run_x(run) + column % PITCH;
     const float4 *weights = (const float4 *)args.packed + (t.group * K_BLOCKS + k_block) * BLOCK_WEIGHTS;
     const float *bias = (const float *)((const float4 *)args.packed + PACKED_WEIGHTS) + t.group * CJ_GROUP_OUT + k_block * M;
-    if (column / PITCH >= CJ_RUN_ROWS || column % PITCH >= TILE_X || o_y >= size.out_y || o_x >= size.out_x) {
+    if (column / PITCH >= CJ_RUN_ROWS || column % PITCH >= RUN_X || o_y >= size.out_y || o_x >= size.out_x) {
         return;
     }
     for (int i = 0; i < 16 && k_block * M + k + i < CJ_GROUP_OUT; ++i) {
@@ -330,9 +340,9 @@ __device__ __forceinline__ void store(const float (&sum)[CJ_COLUMNS / 2], float 
             replace_strange(out, args, index, k_block, warp * 16, i, run);
             __syncwarp();
         }
-        const long long o_y = t.y + run * CJ_RUN_ROWS + i / PITCH, o_x = t.x + i % PITCH;
+        const long long o_y = t.y + run_y(run) + i / PITCH, o_x = t.x + run_x(run) + i % PITCH;
         const long long o = (t.z * size.out_y + o_y) * size.out_x + o_x;
-        if (i / PITCH < CJ_RUN_ROWS && i % PITCH < TILE_X && o_y < size.out_y && o_x < size.out_x) {
+        if (i / PITCH < CJ_RUN_ROWS && i % PITCH < RUN_X && o_y < size.out_y && o_x < size.out_x) {
 #pragma unroll 4
             for (int k = 0; k < channels; ++k) {
                 const float residual = CJ_HAS_Z ? z[k * args.z_channel_stride + o] : 0.0F;
@@ -355,7 +365,7 @@ __device__ __forceinline__ void add_up(float (&total)[CJ_COLUMNS / 2], const uin
     for (int i = 0; i < CHUNKS; ++i) {
         cj_barrier_wait(&full[buffer.index], buffer.parity);
         const unsigned long long start =
-            cj_descriptor(buffers + buffer.index * BUFFER + run * CJ_RUN_ROWS * PITCH, K_DISTANCE * 16);
+            cj_descriptor(buffers + buffer.index * BUFFER + run_y(run) * PITCH + run_x(run), K_DISTANCE * 16);
 #pragma unroll 1
         for (int k = 0; k < K_STEPS; k += CJ_SUM_K) {
 #pragma unroll 1

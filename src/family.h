@@ -26,7 +26,8 @@ typedef struct cj_tensor_config {
     int32_t parts;        /* tf32 numbers a value is split into */
     int32_t columns;      /* pixels of a product */
     int32_t consumers_k;  /* consumers that differ in output channels */
-    int32_t tile_x;       /* output columns of a tile */
+    int32_t run_x;        /* output columns of a run, */
+    int32_t runs_x;       /* ... and runs beside each other along x */
     int32_t run_rows;     /* output rows of a consumer */
     int32_t chunk_c;      /* input channels of a stage */
     int32_t chunk_y;      /* kernel rows of a stage */

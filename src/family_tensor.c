@@ -52,8 +52,9 @@ static int64_t slot_bytes(const cj_problem *p, const cj_tensor_config *c) {
 static tile tile_of(const cj_problem *p, const cj_tensor_config *c) {
     const int64_t parities_y = c->chunk_y > 1 ? p->stride[CJ_Y] : 1;
     const int64_t parities_x = taps_x(p, c) > 1 && !c->windows ? p->stride[CJ_X] : 1;
-    tile t = {
-        .k = (int64_t)64 * c->consumers_k, .y = (int64_t)CONSUMERS / c->consumers_k * c->run_rows, .x = c->tile_x};
+    tile t = {.k = (int64_t)64 * c->consumers_k,
+              .y = (int64_t)CONSUMERS / c->consumers_k / c->runs_x * c->run_rows,
+              .x = (int64_t)c->runs_x * c->run_x};
     const int64_t in_rows = t.y + (c->chunk_y > 1 ? (c->chunk_y - 1) * p->dilation[CJ_Y] / p->stride[CJ_Y] : 0);
     const int64_t pitch = t.x + reach(p, c) / p->stride[CJ_X];
     const int64_t planes = c->windows ? c->chunk_c : c->chunk_c / 4;
@@ -99,7 +100,9 @@ static void choose_sum(const cj_problem *p, cj_tensor_config *c) {
 static void consider(const cj_problem *p, cj_tensor_config c, cj_tensor_config *best, double *best_cost) {
     c.parts = p->desc.math == CONVJIT_TF32 ? 1 : 2;
     c.stages = c.slots = 2;
-    c.run_rows = (int32_t)((c.columns - c.tile_x) / (c.tile_x + reach(p, &c) / p->stride[CJ_X]) + 1);
+    if (c.runs_x == 1) {
+        c.run_rows = (int32_t)((c.columns - c.run_x) / (c.run_x + reach(p, &c) / p->stride[CJ_X]) + 1);
+    }
     choose_sum(p, &c);
     const tile t = tile_of(p, &c);
     const double cost = cost_of(p, &c, &t);
@@ -122,12 +125,15 @@ static bool search(const cj_problem *p, cj_tensor_config *best) {
                     const int32_t step = windows ? 1 : DEPTH;
                     const int64_t even = cj_divide_up(p->group_in, cj_divide_up(p->group_in, size));
                     cj_tensor_config c = {.windows = windows, .columns = COLUMNS, .consumers_k = consumers_k};
-                    c.tile_x = (int32_t)cj_divide_up(width, split);
+                    c.run_x = (int32_t)cj_divide_up(width, split);
                     c.chunk_c = (int32_t)cj_divide_up(even, step) * step;
-                    c.chunk_y = (int32_t)p->kernel[CJ_Y];
-                    consider(p, c, best, &best_cost);
-                    c.chunk_y = 1;
-                    consider(p, c, best, &best_cost);
+                    for (c.runs_x = 1; c.runs_x <= CONSUMERS / consumers_k; ++c.runs_x) {
+                        c.run_rows = 1;
+                        c.chunk_y = (int32_t)p->kernel[CJ_Y];
+                        consider(p, c, best, &best_cost);
+                        c.chunk_y = 1;
+                        consider(p, c, best, &best_cost);
+                    }
                 }
             }
         }
@@ -200,7 +206,8 @@ static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
     cj_stamp_int(out, "CJ_WINDOWS", c->windows, "a product's K is 8 taps along x of one channel, not 8 channels");
     cj_stamp_int(out, "CJ_COLUMNS", c->columns, "pixels of a product");
     cj_stamp_int(out, "CJ_CONSUMERS_K", c->consumers_k, "consumers that differ in output channels");
-    cj_stamp_int(out, "CJ_TILE_X", c->tile_x, "output columns of a tile");
+    cj_stamp_int(out, "CJ_RUN_X", c->run_x, "output columns of a run");
+    cj_stamp_int(out, "CJ_RUNS_X", c->runs_x, "runs beside each other along x");
     cj_stamp_int(out, "CJ_RUN_ROWS", c->run_rows, "output rows of a consumer");
     cj_stamp_int(out, "CJ_CHUNK_C", c->chunk_c, "input channels of a stage");
     cj_stamp_int(out, "CJ_CHUNK_Y", c->chunk_y, "kernel rows of a stage");
