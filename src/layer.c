@@ -302,7 +302,8 @@ static convjit_status pack(convjit_layer *layer, const void *weights, const void
                               .blocks = (uint32_t)(blocks < 4096 ? blocks : 4096),
                               .threads = layer->plan.threads,
                               .args = &args};
-    return layer->context->device->launch(layer->module, &launch, stream);
+    const convjit_status status = layer->context->device->launch(layer->module, &launch, stream);
+    return status == CONVJIT_SUCCESS ? status : cj_fail_prefix(status, "set weights failed for %s", layer->line);
 }
 
 convjit_status convjit_layer_set_weights(convjit_layer *layer, const void *weights, const void *bias,
@@ -310,7 +311,10 @@ convjit_status convjit_layer_set_weights(convjit_layer *layer, const void *weigh
     CJ_TRY(check_device(layer, "set weights"));
     CJ_RETURN_IF(!weights, CONVJIT_INVALID_ARGUMENT, "set weights failed for %s: weights is NULL", layer->line);
     if (!layer->own_packed) {
-        CJ_TRY(layer->context->device->allocate(layer->plan.packed_bytes, &layer->own_packed));
+        const convjit_status status = layer->context->device->allocate(layer->plan.packed_bytes, &layer->own_packed);
+        if (status != CONVJIT_SUCCESS) {
+            return cj_fail_prefix(status, "set weights failed for %s", layer->line);
+        }
     }
     CJ_TRY(pack(layer, weights, bias, layer->own_packed, stream));
     layer->packed = layer->own_packed;
@@ -360,10 +364,13 @@ static convjit_status make_view(const convjit_layer *layer, const convjit_tensor
     CJ_RETURN_IF(v->pixel_stride < (last ? v->channels : 1), CONVJIT_INVALID_ARGUMENT,
                  "forward failed for %s: %s pixel_stride %lld, must be 0 or at least %lld", layer->line, v->name,
                  (long long)v->pixel_stride, (long long)v->channels);
+    CJ_RETURN_IF(tensor->batch_stride < 0, CONVJIT_INVALID_ARGUMENT,
+                 "forward failed for %s: %s batch_stride %lld, must be at least 0", layer->line, v->name,
+                 (long long)tensor->batch_stride);
     const bool item_overflows = last ? __builtin_mul_overflow(v->pixels, v->pixel_stride, &item)
                                      : __builtin_mul_overflow(v->channels, v->channel_stride, &item);
     v->batch_stride = tensor->batch_stride ? tensor->batch_stride : item;
-    CJ_RETURN_IF(item_overflows || v->batch_stride < 0 || __builtin_mul_overflow(batch, v->batch_stride, &elements) ||
+    CJ_RETURN_IF(item_overflows || __builtin_mul_overflow(batch, v->batch_stride, &elements) ||
                      __builtin_add_overflow(elements, item, &elements) || __builtin_mul_overflow(elements, 4, &bytes),
                  CONVJIT_INVALID_ARGUMENT,
                  "forward failed for %s: %s of batch %lld and batch_stride %lld passes 2^63 bytes", layer->line,
