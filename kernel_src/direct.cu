@@ -185,7 +185,7 @@ __device__ __forceinline__ void load_input(float *x_tile, const cj_forward_args 
     const int channels = CJ_GROUP_IN - c0 < CJ_CHUNK_C ? (int)(CJ_GROUP_IN - c0) : CJ_CHUNK_C;
 
     if ((ROW_VECTORS || CHANNEL_VECTORS) && args.x_aligned) {
-        constexpr int COLUMNS = ROW_VECTORS ? PITCH / 4 : IN_TILE_X, CHANNELS = ROW_VECTORS ? CJ_CHUNK_C : CJ_CHUNK_C / 4;
+        constexpr int COLUMNS = ROW_VECTORS ? PITCH / 4 : IN_TILE_X, CHANNELS = ROW_VECTORS ? CJ_CHUNK_C : (CJ_CHUNK_C + 3) / 4;
         for (int i = (int)threadIdx.x; i < CHANNELS * IN_TILE_Z * IN_TILE_Y * COLUMNS; i += CJ_THREADS) {
             /* Fastest index = the axis that is contiguous in memory. */
             const int c = ROW_VECTORS ? i / (COLUMNS * IN_TILE_Y * IN_TILE_Z) : i % CHANNELS * 4;
