@@ -1,6 +1,7 @@
 #include "stamp.h"
 
 #include <limits.h>
+#include <locale.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,8 +17,15 @@ void cj_stamp_float(cj_text *out, const char *name, float value, const char *mea
     /* As bits: exact, and the only way to write an infinity. */
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
+    /* The caller's locale may write 0,5, and another comment would be another key. */
+    locale_t c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    const locale_t before = uselocale(c_locale);
     cj_text_printf(out, "#define %s __int_as_float(%ld) /* %.9g: %s */\n", name, (long)(int32_t)bits, (double)value,
                    meaning);
+    uselocale(before);
+    if (c_locale != (locale_t)0) {
+        freelocale(c_locale);
+    }
 }
 
 static const cj_embedded_file *find_file(const char *folder, const char *name, size_t length) {
