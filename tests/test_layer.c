@@ -1,5 +1,5 @@
-/* test_layer.c - contexts and convjit_layer_create by the public calls; test_layer_forward.c has weights and forward.
- */
+/* test_layer.c - contexts and convjit_layer_create by the public calls; test_layer_cache.c has where kernels come from,
+ * test_layer_forward.c weights and forward. */
 #include "layer_fixture.h"
 
 #include <math.h>
