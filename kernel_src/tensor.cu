@@ -92,15 +92,21 @@ constexpr int BARRIER_OFFSET = OUT_OFFSET + 4 * CONSUMERS * 4 * 16 * OUT_PITCH;
 static_assert(BARRIER_OFFSET + 16 * (CJ_STAGES + CJ_SLOTS) <= CJ_SHARED_BYTES, "plan and kernel disagree");
 static_assert((CJ_RUN_ROWS - 1) * PITCH + RUN_X <= CJ_COLUMNS, "plan and kernel disagree");
 
-/* Where a thread is in a ring of buffers: the parity is that of the phase of its barriers that comes next. */
+/* Where a thread is in a ring of buffers: which one, and the parity of that phase of its barriers that comes next. One
+ * register; the counter may wrap, for counts are powers of two. */
 template <int count> struct turn {
-    int index;
-    unsigned parity;
+    unsigned steps;
+    __device__ __forceinline__ int index() const {
+        return (int)(steps % count);
+    }
+    __device__ __forceinline__ unsigned parity() const {
+        return steps / count % 2;
+    }
     __device__ __forceinline__ void next() {
-        index = index + 1 == count ? 0 : index + 1;
-        parity ^= index == 0;
+        ++steps;
     }
 };
+static_assert((CJ_STAGES & (CJ_STAGES - 1)) == 0 && (CJ_SLOTS & (CJ_SLOTS - 1)) == 0, "plan and kernel disagree");
 
 struct tile {
     long long n, group, k_tile, z, y, x; /* z, y, x: first output */
@@ -221,7 +227,7 @@ __device__ __forceinline__ void fill(uint4 *buffers, cj_barrier *full, cj_barrie
                                      int thread) {
     const sizes size = get_sizes(args);
     const int team = thread / LANES, lane = thread % LANES;
-    turn<CJ_STAGES> buffer = {0, 0};
+    turn<CJ_STAGES> buffer = {0};
     long long index = blockIdx.x;
     int piece = 0, job = team;
     tile t = make_tile(index, size);
@@ -247,12 +253,12 @@ __device__ __forceinline__ void fill(uint4 *buffers, cj_barrier *full, cj_barrie
                     load_row(v[1 - now], args, size, s, job, lane);
                 }
                 if (first) {
-                    cj_barrier_wait(&empty[buffer.index], buffer.parity ^ 1); /* ^ 1: all are empty at first */
+                    cj_barrier_wait(&empty[buffer.index()], buffer.parity() ^ 1); /* ^ 1: all are empty at first */
                 }
-                store_row(buffers + buffer.index * BUFFER, v[now], this_job, lane);
+                store_row(buffers + buffer.index() * BUFFER, v[now], this_job, lane);
                 if (last) {
                     cj_async_fence();
-                    cj_barrier_arrive(&full[buffer.index]);
+                    cj_barrier_arrive(&full[buffer.index()]);
                     buffer.next();
                 }
             }
@@ -308,11 +314,13 @@ __device__ __noinline__ void replace_strange(float *out, const cj_forward_args &
 }
 
 /* One consumer's outputs to memory: each warp its 16 channels, OUT_COLUMNS columns at a time through shared memory. */
-__device__ __forceinline__ void store(const float (&sum)[CJ_COLUMNS / 2], float *out, const cj_forward_args &args,
-                                      long long index, int block, int run, int thread) {
+__device__ __forceinline__ void store(const float (&sum)[CJ_COLUMNS / 2], unsigned char *shared, const cj_forward_args &args,
+                                      long long index, int thread) {
     const sizes size = get_sizes(args);
     const tile t = make_tile(index, size);
-    const int lane = thread % 32, warp = thread / 32, row = lane / 4;
+    const int group = thread / WARPGROUP, run = group % RUNS, block = group / RUNS;
+    const int lane = thread % 32, warp = thread % WARPGROUP / 32, row = lane / 4;
+    float *const out = (float *)(shared + OUT_OFFSET) + thread / 32 * 16 * OUT_PITCH;
     const int k_block = (int)t.k_tile * CJ_CONSUMERS_K + block, first_k = k_block * M + warp * 16;
     const int channels = CJ_GROUP_OUT - first_k < 16 ? CJ_GROUP_OUT - first_k : 16;
     const long long channel = t.group * CJ_GROUP_OUT + first_k;
@@ -363,16 +371,16 @@ __device__ __forceinline__ void add_up(float (&total)[CJ_COLUMNS / 2], const uin
     }
 #pragma unroll 1
     for (int i = 0; i < CHUNKS; ++i) {
-        cj_barrier_wait(&full[buffer.index], buffer.parity);
+        cj_barrier_wait(&full[buffer.index()], buffer.parity());
         const unsigned long long start =
-            cj_descriptor(buffers + buffer.index * BUFFER + run_y(run) * PITCH + run_x(run), K_DISTANCE * 16);
+            cj_descriptor(buffers + buffer.index() * BUFFER + run_y(run) * PITCH + run_x(run), K_DISTANCE * 16);
 #pragma unroll 1
         for (int k = 0; k < K_STEPS; k += CJ_SUM_K) {
 #pragma unroll 1
             for (int y = 0; y < CJ_CHUNK_Y; y += CJ_SUM_Y) {
-                cj_barrier_wait(&slot_full[slot.index], slot.parity);
+                cj_barrier_wait(&slot_full[slot.index()], slot.parity());
                 const unsigned long long weights =
-                    cj_descriptor(ring + (slot.index * CJ_CONSUMERS_K + block) * SLOT_WEIGHTS, M * 16);
+                    cj_descriptor(ring + (slot.index() * CJ_CONSUMERS_K + block) * SLOT_WEIGHTS, M * 16);
 #pragma unroll
                 for (int first = 0; first < SUM_TAPS; first += CJ_CLOSE_TAPS) {
                     const int end = first + CJ_CLOSE_TAPS < SUM_TAPS ? first + CJ_CLOSE_TAPS : SUM_TAPS;
@@ -399,7 +407,7 @@ __device__ __forceinline__ void add_up(float (&total)[CJ_COLUMNS / 2], const uin
                     cj_product_commit();
                     cj_product_wait<0>();
                     if (end == SUM_TAPS) {
-                        cj_barrier_arrive(&slot_empty[slot.index]);
+                        cj_barrier_arrive(&slot_empty[slot.index()]);
                         slot.next();
                     }
                     if (CJ_PARTS == 2) { /* what is rounded off is where the next sum begins */
@@ -413,7 +421,7 @@ __device__ __forceinline__ void add_up(float (&total)[CJ_COLUMNS / 2], const uin
                 }
             }
         }
-        cj_barrier_arrive(&empty[buffer.index]);
+        cj_barrier_arrive(&empty[buffer.index()]);
         buffer.next();
     }
 }
@@ -438,18 +446,18 @@ CJ_KERNEL(convjit_forward, cj_forward_args, args) {
     }
     __syncthreads();
 
-    turn<CJ_SLOTS> slot = {0, 0};
+    turn<CJ_SLOTS> slot = {0};
     if (group < CONSUMERS) {
-        turn<CJ_STAGES> buffer = {0, 0};
+        turn<CJ_STAGES> buffer = {0};
         const int run = group % RUNS, block = group / RUNS;
         if (group == 1) {
             cj_sleep(16 * SUM_TAPS * CJ_COLUMNS / 128 * (CJ_PARTS == 2 ? 4 : 1)); /* 32 cycles of 0.55 ns a product */
         }
-        float *const out = (float *)(shared + OUT_OFFSET) + (group * 4 + thread / 32) * 16 * OUT_PITCH;
         for (long long index = blockIdx.x; index < args.tiles; index += gridDim.x) {
             float total[CJ_COLUMNS / 2];
             add_up(total, buffers, ring, full, empty, slot_full, slot_empty, buffer, slot, block, run);
-            store(total, out, args, cj_opaque(index), block, run, thread);
+            /* Nothing of this is worth registers while products run. */
+            store(total, shared, args, cj_opaque(index), (int)cj_opaque(threadIdx.x));
         }
     } else if (thread < FILLERS) {
         fill(buffers, full, empty, args, thread);
@@ -459,11 +467,11 @@ CJ_KERNEL(convjit_forward, cj_forward_args, args) {
             const tile t = make_tile(index, size);
             const float4 *weights = (const float4 *)args.packed + (t.group * K_TILES + t.k_tile) * CJ_CONSUMERS_K * BLOCK_WEIGHTS;
             for (int i = 0; i < CHUNKS * CHUNK_TAPS / SUM_TAPS; ++i, weights += SLOT_WEIGHTS) {
-                cj_barrier_wait(&slot_empty[slot.index], slot.parity ^ 1);
-                cj_barrier_expect(&slot_full[slot.index], 16 * CJ_CONSUMERS_K * SLOT_WEIGHTS);
+                cj_barrier_wait(&slot_empty[slot.index()], slot.parity() ^ 1);
+                cj_barrier_expect(&slot_full[slot.index()], 16 * CJ_CONSUMERS_K * SLOT_WEIGHTS);
                 for (int block = 0; block < CJ_CONSUMERS_K; ++block) {
-                    cj_bulk_load(ring + (slot.index * CJ_CONSUMERS_K + block) * SLOT_WEIGHTS, weights + block * BLOCK_WEIGHTS,
-                                 16 * SLOT_WEIGHTS, &slot_full[slot.index]);
+                    cj_bulk_load(ring + (slot.index() * CJ_CONSUMERS_K + block) * SLOT_WEIGHTS, weights + block * BLOCK_WEIGHTS,
+                                 16 * SLOT_WEIGHTS, &slot_full[slot.index()]);
                 }
                 slot.next();
             }

@@ -5,7 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "family.h"
 #include "numerics.h"
+#include "nvrtc_library.h"
+#include "stamp.h"
 
 typedef struct entry {
     const char *line;
@@ -144,6 +147,56 @@ ParameterizedTest(int *shard, tensor, keeps_its_promise_in_both_maths, .init = c
         }
     }
     numerics_close(&on);
+}
+
+/* ptxas tells of products that wait for each other because it lacks registers (C75xx), and of registers in memory:
+ * today a few of the state that lives around a tile, none of a product's; no more is let in. */
+enum { MOST_SPILLED_BYTES = 128 };
+
+static void expect_good_code(const char *line, const char *log) {
+    cr_expect_null(strstr(log, "C75"), "%s: %s", line, log);
+    const char *const end = " bytes spill stores";
+    int reports = 0;
+    for (const char *spill = strstr(log, end); spill != NULL; spill = strstr(spill + 1, end), ++reports) {
+        const char *digits = spill;
+        while (digits > log && digits[-1] >= '0' && digits[-1] <= '9') {
+            --digits;
+        }
+        cr_expect_leq(strtol(digits, NULL, 10), MOST_SPILLED_BYTES, "%s: %s", line, log);
+    }
+    cr_expect_geq(reports, 2, "%s: ptxas reported nothing: %s", line, log);
+}
+
+/* As numerics, but every third case: a compile takes a second. */
+ParameterizedTestParameters(tensor, compiles_for_sm_90a_without_serialised_products) {
+    static int shards[SHARDS];
+    for (int i = 0; i < SHARDS; ++i) {
+        shards[i] = i;
+    }
+    return cr_make_param_array(int, shards, SHARDS);
+}
+
+ParameterizedTest(int *shard, tensor, compiles_for_sm_90a_without_serialised_products) {
+    char id[CJ_COMPILER_ID_MAX];
+    cj_target target;
+    if (cj_nvrtc.open(id) != CONVJIT_SUCCESS) {
+        cr_skip_test("%s", convjit_last_error());
+    }
+    cr_assert_eq(cj_target_parse("sm_90a", &target), CONVJIT_SUCCESS);
+    for (size_t i = 3 * (size_t)*shard * stride(); i < ENTRIES; i += 3 * SHARDS * stride()) {
+        const grid_case grid = case_of(i, i % 2 ? CONVJIT_TF32 : CONVJIT_FP32);
+        cj_problem problem;
+        cj_plan plan = {.family = &cj_family_tensor};
+        cj_text source = {0};
+        cj_blob binary = {0};
+        cr_assert_eq(cj_problem_make(&grid.desc, &problem), CONVJIT_SUCCESS, "%s", convjit_last_error());
+        cj_family_tensor.plan(&problem, &target, &plan);
+        cr_assert_eq(cj_stamp(&problem, &plan, &target, &source), CONVJIT_SUCCESS, "%s", convjit_last_error());
+        cr_expect_eq(cj_nvrtc.compile(&target, source.data, &binary), CONVJIT_SUCCESS, "%s", convjit_last_error());
+        expect_good_code(entries[i].line, cj_nvrtc_last_log());
+        free(binary.data);
+        cj_text_free(&source);
+    }
 }
 
 Test(tensor, refuses_other_layers_with_the_reason, .init = choose_tensor) {
