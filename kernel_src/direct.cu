@@ -123,6 +123,9 @@ __device__ __forceinline__ axis make_axis(long long phase, long long kernel, lon
     const long long position = phase + pad, common = stride / period;
     const long long first = position % common ? kernel : position / common % period * inverse % period;
     const int reaching = count_taps(first, kernel, period);
+    if (reaching == 0) {
+        return {0, 0, (int)first}; /* where would-be taps lie may pass 2^63 */
+    }
     return {(position - (first + (reaching - 1) * period) * dilation) / stride, reaching, (int)first};
 }
 

@@ -29,6 +29,8 @@ static const char *refuses(const cj_problem *p, const cj_target *target) {
     CJ_REFUSE_IF(p->kernel[CJ_Z] * p->kernel[CJ_Y] > INT_MAX / p->kernel[CJ_X], "more than 2147483647 kernel taps")
     CJ_REFUSE_IF(p->transposed && (p->stride[CJ_Z] > INT_MAX / p->stride[CJ_Y] / p->stride[CJ_X]),
                  "more than 2147483647 output phases")
+    /* Packing rounds up up to 20 times: channels of a tile and of a stage, taps of a phase on each axis. */
+    CJ_REFUSE_IF(cj_problem_weight_count(p) > INT64_MAX / 256, "more than 36028797018963967 weights")
     return NULL;
 }
 
@@ -81,10 +83,11 @@ typedef struct tile {
     int shift;
 } tile;
 
+/* A step may be near 2^63, so remainders are multiplied. */
 static bool rows_are_vectors(const cj_problem *p, const axis *x, const cj_direct_config *c) {
     const int64_t out = (int64_t)c->lanes[CJ_X] * c->pixels_x;
     return !p->channels_last && !p->transposed && !p->dynamic && c->chunk_taps[CJ_X] == x->taps &&
-           out * (out > 1 ? x->step : 1) % 4 == 0 && p->in_size[CJ_X] % 4 == 0;
+           out % 4 * ((out > 1 ? x->step : 1) % 4) % 4 == 0 && p->in_size[CJ_X] % 4 == 0;
 }
 
 static bool tile_of(const cj_problem *p, const axis *axes, const cj_direct_config *c, tile *t) {
