@@ -133,6 +133,30 @@ Test(layer_cpu, an_image_gives_the_same_bits_in_every_batch) {
     convjit_close(context);
 }
 
+/* Each has an input of a few elements; all else is padding, or lies between taps. */
+Test(layer_cpu, distances_near_the_end_of_64_bits_give_right_results) {
+    static const char *const far[] = {
+        "conv1d c2 k3 in3 f1 s4611686018427387904 p4611686018427387904:0",
+        "conv1d c2 k3 in2 f2 d4611686018427387904 p4611686018427387904:0",
+        "conv2d c2 k3 in3x2 f2x1 d2147483648x1 p2147483648x4611686018427387904:0 s1x4611686018427387904",
+        "conv1d c1 k1 in5 f3 s3 d3074457345618258602 p4611686018427387904:1537228672809129300",
+        "convt1d c2 k3 in2 f2 d1152921504606846976 p1152921504606846975:0",
+        "convt2d c2 k3 in2x3 f2x2 s3x2 d4611686018427387904x1 p4611686018427387903x0:0x1",
+    };
+    convjit_context *context = open_cpu();
+    for (size_t i = 0; i < sizeof far / sizeof far[0]; i++) {
+        convjit_layer *layer = create(context, far[i]);
+        data d;
+        data_make(&d, far[i], 2, 9);
+        ASSERT_OK(convjit_layer_set_weights(layer, d.w, d.bias, NULL));
+        ASSERT_OK(forward(layer, &d));
+        cr_expect(is_right(&d), "%s", far[i]);
+        convjit_layer_destroy(layer);
+        data_free(&d);
+    }
+    convjit_close(context);
+}
+
 /* ---------------------------------------------------------------- threads */
 
 enum { THREADS = 8 };
