@@ -30,7 +30,8 @@ static const char *refuses(const cj_problem *p, const cj_target *target) {
     CJ_REFUSE_IF(p->transposed && (p->stride[CJ_Z] > INT_MAX / p->stride[CJ_Y] / p->stride[CJ_X]),
                  "more than 2147483647 output phases")
     /* Packing rounds up up to 20 times: channels of a tile and of a stage, taps of a phase on each axis. */
-    CJ_REFUSE_IF(cj_problem_weight_count(p) > INT64_MAX / 256, "more than 36028797018963967 weights")
+    const int64_t taps = p->kernel[CJ_Z] * p->kernel[CJ_Y] * p->kernel[CJ_X];
+    CJ_REFUSE_IF(p->desc.out_channels * p->group_in > INT64_MAX / 256 / taps, "more than 36028797018963967 weights")
     return NULL;
 }
 
