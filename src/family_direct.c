@@ -29,7 +29,8 @@ static const char *refuses(const cj_problem *p, const cj_target *target) {
     CJ_REFUSE_IF(p->kernel[CJ_Z] * p->kernel[CJ_Y] > INT_MAX / p->kernel[CJ_X], "more than 2147483647 kernel taps")
     CJ_REFUSE_IF(p->transposed && (p->stride[CJ_Z] > INT_MAX / p->stride[CJ_Y] / p->stride[CJ_X]),
                  "more than 2147483647 output phases")
-    /* Packing rounds up up to 20 times: channels of a tile and of a stage, taps of a phase on each axis. */
+    /* Packing makes up to 20 times as many: it fills up the channels of a tile and of a stage, and the taps of a phase.
+     */
     const int64_t taps = p->kernel[CJ_Z] * p->kernel[CJ_Y] * p->kernel[CJ_X];
     CJ_REFUSE_IF(p->desc.out_channels * p->group_in > INT64_MAX / 256 / taps, "more than 36028797018963967 weights")
     return NULL;
