@@ -145,13 +145,18 @@ struct tile {
     long long q_z, q_y, q_x; /* first q */
 };
 
+/* Phases that have an output. */
+__device__ __forceinline__ long long phases_of(long long phases, long long out) {
+    return phases == 1 || phases < out ? phases : out;
+}
+
 /* Neighbouring tiles share input: channels change fastest, then phases. */
 __device__ __forceinline__ tile make_tile(long long index, const sizes &size) {
     tile t;
     t.k_tile = take(index, K_TILES);
-    t.phase_x = take(index, PHASES_X);
-    t.phase_y = take(index, PHASES_Y);
-    t.phase_z = take(index, PHASES_Z);
+    t.phase_x = take(index, phases_of(PHASES_X, size.out_x));
+    t.phase_y = take(index, phases_of(PHASES_Y, size.out_y));
+    t.phase_z = take(index, phases_of(PHASES_Z, size.out_z));
     t.q_x = take(index, (size.out_x + PHASES_X * TILE_X - 1) / (PHASES_X * TILE_X)) * TILE_X;
     t.q_y = take(index, (size.out_y + PHASES_Y * TILE_Y - 1) / (PHASES_Y * TILE_Y)) * TILE_Y;
     t.q_z = take(index, (size.out_z + PHASES_Z * TILE_Z - 1) / (PHASES_Z * TILE_Z)) * TILE_Z;

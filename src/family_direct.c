@@ -372,7 +372,7 @@ static void launch(const cj_problem *p, const cj_plan *plan, cj_forward_args *ar
     int64_t tiles = args->batch * p->desc.groups * cj_divide_up(p->group_out, tile_k);
     for (int d = 0; d < CJ_DIMS; ++d) {
         const int64_t phases = p->transposed ? p->stride[d] : 1;
-        tiles *= cj_divide_up(args->out_size[d], phases * out[d]) * phases;
+        tiles *= cj_divide_up(args->out_size[d], phases * out[d]) * cj_least(phases, args->out_size[d]);
     }
     args->tiles = tiles;
     *blocks = (uint32_t)cj_least(tiles, INT_MAX);
