@@ -28,7 +28,8 @@
 enum { WARPGROUP = CJ_WARPGROUP };
 enum { ROWS = 64, MOST_COLUMNS = 256, DEPTH = 8 };
 enum { UNIT = 16, CORE_LINES = 8, CORE_BYTES = UNIT * CORE_LINES }; /* lines: rows of A, columns of B */
-enum { EXTRA_BITS = 2, DOUBLE_BIAS = 1023 };
+enum { EXTRA_BITS = 2 };
+static const uint64_t DOUBLE_BIAS = 1023;
 enum { MOST_PRODUCTS = 256, MOST_SUMS = 4 }; /* in flight */
 
 static const uint32_t POISON = 0x7fc0dead; /* a NaN */
@@ -157,7 +158,8 @@ static float add_products(const double terms[DEPTH + 1]) {
     uint64_t bits;
     memcpy(&bits, &largest, sizeof(bits));
     const uint64_t exponent = bits >> 52, below = FLT_MANT_DIG - 1 + EXTRA_BITS;
-    const uint64_t grid_bits = (exponent - below) << 52, steps_bits = (2 * DOUBLE_BIAS - (exponent - below)) << 52;
+    const uint64_t grid_bits = (exponent - below) << 52, steps_bits = (DOUBLE_BIAS + DOUBLE_BIAS - (exponent - below))
+                                                                      << 52;
     double grid, steps;
     memcpy(&grid, &grid_bits, sizeof(grid));
     memcpy(&steps, &steps_bits, sizeof(steps));

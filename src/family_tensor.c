@@ -213,7 +213,7 @@ static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
     cj_stamp_int(out, "CJ_CHUNK_Y", c->chunk_y, "kernel rows of a stage");
     cj_stamp_int(out, "CJ_STAGES", c->stages, "buffers");
     cj_stamp_int(out, "CJ_SLOTS", c->slots, "slots of weights");
-    const int64_t taps = c->sum_k * c->sum_y * taps_x(p, c);
+    const int64_t taps = (int64_t)c->sum_k * c->sum_y * taps_x(p, c);
     cj_stamp_int(out, "CJ_CLOSE_TAPS", c->parts == 2 ? CLOSE_TAPS : taps, "taps of one sum");
     cj_stamp_int(out, "CJ_SUM_K", c->sum_k, "groups of 8 channels in a slot of weights");
     cj_stamp_int(out, "CJ_SUM_Y", c->sum_y, "kernel rows in a slot of weights");
