@@ -2,14 +2,15 @@
  *
  * Each field stands here because a cache without it served a wrong binary, or missed a right one:
  *
- *   key format        a later convjit that hashes other fields, or in another order, must not meet our entries by
- * chance generator         the same source text may come to mean something else to the host: a kernel's argument struct
- * or the packed-weight layout changes while a kernel's text does not. Raised by hand for that, instead of hashing the
- * library's version, which would throw every cache away at every release target            the exact name: code for
- * "sm_90a" does not run on sm_90's successors, code for "sm_80" is slow on sm_90a, and a key of major.minor cannot tell
- * "sm_121" from "sm_121a" options           the same source under other compiler options is another binary
- * (-fmad=false, a sanitizer) source            the whole stamped text, included files and all. Hashing the kernel's
- * name and parameters instead serves old code after an edit; hashing a list of headers misses the one the list forgot
+ * - key format: a later convjit that hashes other fields, or in another order, must not meet our entries by chance
+ * - generator: the same source text may come to mean something else to the host, when a kernel's argument struct or the
+ *   packed-weight layout changes while its text does not. Raised by hand for that, instead of hashing the library's
+ *   version, which would throw every cache away at every release
+ * - target: the exact name. Code for "sm_90a" does not run on sm_90's successors, code for "sm_80" is slow on
+ *   sm_90a, and a key of major.minor cannot tell "sm_121" from "sm_121a"
+ * - options: the same source under other compiler options is another binary (-fmad=false, a sanitizer)
+ * - source: the whole stamped text, included files and all. Hashing the kernel's name and parameters instead serves old
+ *   code after an edit; hashing a list of headers misses the one the list forgot
  *
  * What is left out, on purpose:
  *

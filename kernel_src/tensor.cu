@@ -15,8 +15,8 @@
  * with input row = row * stride + parity, and the same for columns: so a tap (ky, kx) is one constant distance, whatever
  * stride and dilation are. With few channels (WINDOWS = 1) a unit holds the four pixels of one channel that four
  * neighbouring taps along x read, and the eight taps of a product are two such units: unit[PARTS][CHUNK_C][PARITIES_Y]
- * [ROWS][PITCH], columns a stride apart; taps beyond the kernel have weight 0. The columns of a product are consecutive units: pixel i of a run is output row i / PITCH and
- * column i % PITCH; columns from RUN_X on are computed and thrown away.
+ * [ROWS][PITCH], columns a stride apart; taps beyond the kernel have weight 0. The columns of a product are consecutive
+ * units: pixel i of a run is output row i / PITCH and column i % PITCH; columns from RUN_X on are computed and thrown away.
  *
  * Accuracy (PARTS = 2). x and w are split into hi = tf32(x) and lo = tf32(x - hi), and four products are added up: lo * lo
  * too, for without it one product alone can be 1.06 * 2^-21 off. With each product the tensor core cuts off what lies
@@ -39,7 +39,7 @@
  * CJ_WINDOWS                1 = the K of a product is 8 taps along x of one channel, not 8 channels      0
  * CJ_COLUMNS                N of a product: pixels of a run                                              128
  * CJ_CONSUMERS_K            consumers that differ in output channels: 1 or 2 (else in pixels)            1
- * CJ_RUN_X                 output columns of a run                                                      128
+ * CJ_RUN_X                  output columns of a run                                                      128
  * CJ_RUNS_X                 runs beside each other along x: 1, or 2 with RUN_ROWS 1; else along y        1
  * CJ_RUN_ROWS               output rows of a run                                                         1
  * CJ_CHUNK_C                input channels of a stage, without windows a multiple of 8                   8
@@ -47,7 +47,7 @@
  * CJ_STAGES                 buffers                                                                      2
  * CJ_SLOTS                  slots of the weights' ring                                                   2
  * CJ_SUM_K, CJ_SUM_Y        groups of 8 channels, and kernel rows, of a slot                             1, 1
- * CJ_CLOSE_TAPS             taps whose products form one sum                                             3
+ * CJ_CLOSE_TAPS             taps whose products form one sum                                             2
  * CJ_SHARED_BYTES           dynamic shared memory                                                        150000
  * and those of hopper.cuh and epilogue.cuh */
 
