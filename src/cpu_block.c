@@ -2,6 +2,7 @@
  * warp operation, or for a condition that is asked for at each of its turns. */
 #include "cpu_block.h"
 
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -68,10 +69,9 @@ uint32_t cj_block_shared_offset(cj_block *block, const void *pointer, uint32_t b
  * ------------------------------------------------------------------------------------------------------------------ */
 
 static const char *operation_name(enum cj_warp_operation operation) {
-    static const char *const names[] = {[CJ_WARP_SYNC] = "__syncwarp",
-                                        [CJ_WARP_SHUFFLE] = "shuffle",
-                                        [CJ_WARP_BALLOT] = "ballot",
-                                        [CJ_WARP_ADD] = "warp sum"};
+    static const char *const names[] = {
+        [CJ_WARP_SYNC] = "__syncwarp", [CJ_WARP_SHUFFLE] = "shuffle",  [CJ_WARP_BALLOT] = "ballot",
+        [CJ_WARP_ADD] = "warp sum",    [CJ_WARP_MAX] = "warp maximum", [CJ_WARP_MIN] = "warp minimum"};
     return (unsigned)operation < sizeof(names) / sizeof(names[0]) ? names[operation] : "unknown warp operation";
 }
 
@@ -106,16 +106,20 @@ static bool warp_complete(const cj_thread *lanes, enum cj_warp_operation operati
 }
 
 static void warp_finish(cj_thread *lanes, enum cj_warp_operation operation, unsigned mask) {
-    unsigned ballot = 0, sum = 0;
+    unsigned ballot = 0, sum = 0, largest = 0, smallest = UINT_MAX;
     for (unsigned rest = mask; rest != 0; rest &= rest - 1) {
         const int lane = __builtin_ctz(rest);
         ballot |= (unsigned)(lanes[lane].value != 0) << lane;
         sum += lanes[lane].value;
+        largest = lanes[lane].value > largest ? lanes[lane].value : largest;
+        smallest = lanes[lane].value < smallest ? lanes[lane].value : smallest;
     }
     for (unsigned rest = mask; rest != 0; rest &= rest - 1) {
         cj_thread *lane = &lanes[__builtin_ctz(rest)];
         lane->result = operation == CJ_WARP_SHUFFLE  ? lanes[lane->source].value
                        : operation == CJ_WARP_BALLOT ? ballot
+                       : operation == CJ_WARP_MAX    ? largest
+                       : operation == CJ_WARP_MIN    ? smallest
                                                      : sum;
         lane->state = CJ_RUNNABLE;
     }

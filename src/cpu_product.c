@@ -26,7 +26,7 @@
  * ------------------------------------------------------------------------------------------------------------------ */
 
 enum { WARPGROUP = CJ_WARPGROUP };
-enum { ROWS = 64, MOST_COLUMNS = 256, DEPTH = 8 };
+enum { ROWS = 64, MOST_COLUMNS = 256, DEPTH = 8, HALF_DEPTH = 16 };
 enum { UNIT = 16, CORE_LINES = 8, CORE_BYTES = UNIT * CORE_LINES }; /* lines: rows of A, columns of B */
 enum { EXTRA_BITS = 2 };
 static const uint64_t DOUBLE_BIAS = 1023;
@@ -44,7 +44,7 @@ typedef struct sums {
 typedef struct product {
     unsigned long long a, b; /* descriptors */
     int columns;
-    bool add;
+    bool add, half;
     uint64_t group;
     sums *sum;
     uint32_t issued; /* by how many threads */
@@ -118,7 +118,7 @@ static size_t core_stride_of(unsigned long long descriptor) {
 
 /* Reads the lines (rows of A, columns of B) of an operand: units of 4 numbers along k, 8 lines a core matrix. */
 static void read_operand(const cj_block *block, unsigned long long descriptor, int lines,
-                         float to[DEPTH][MOST_COLUMNS]) {
+                         float to[HALF_DEPTH][MOST_COLUMNS]) {
     for (size_t k = 0; k < DEPTH; k += 4) {
         const char *plane = (const char *)block->shared + start_of(descriptor) + k / 4 * k_stride_of(descriptor);
         for (size_t line = 0; line < (size_t)lines; ++line) {
@@ -126,6 +126,29 @@ static void read_operand(const cj_block *block, unsigned long long descriptor, i
             memcpy(unit, plane + line / CORE_LINES * core_stride_of(descriptor) + line % CORE_LINES * UNIT, UNIT);
             for (size_t i = 0; i < 4; ++i) {
                 to[k + i][line] = tf32(unit[i]);
+            }
+        }
+    }
+}
+
+static float from_half(uint16_t half) {
+    const uint32_t exponent = half >> 10 & 0x1f, fraction = half & 0x3ff;
+    const uint32_t bits = (exponent == 0x1f ? 0xff : exponent + 127 - 15) << 23 | fraction << 13;
+    float value;
+    memcpy(&value, &bits, sizeof(bits));
+    value = exponent == 0 ? (float)fraction * 0x1p-24F : value;
+    return half & 0x8000 ? -value : value;
+}
+
+static void read_halves(const cj_block *block, unsigned long long descriptor, int lines,
+                        float to[HALF_DEPTH][MOST_COLUMNS]) {
+    for (size_t k = 0; k < HALF_DEPTH; k += 8) {
+        const char *plane = (const char *)block->shared + start_of(descriptor) + k / 8 * k_stride_of(descriptor);
+        for (size_t line = 0; line < (size_t)lines; ++line) {
+            uint16_t unit[8];
+            memcpy(unit, plane + line / CORE_LINES * core_stride_of(descriptor) + line % CORE_LINES * UNIT, UNIT);
+            for (size_t i = 0; i < 8; ++i) {
+                to[k + i][line] = from_half(unit[i]);
             }
         }
     }
@@ -147,9 +170,9 @@ static float cut_to_float(double value) {
  * cut result, 0 to 3 with a rounded one) gives an H200's errors exactly; this one was taken because it is not the
  * milder one on any of the six layers it was compared on (data of one sign, and over 80 powers of two; one version of
  * the kernel): worst errors there are 1 to 1.7 times the GPU's. */
-static float add_products(const double terms[DEPTH + 1]) {
+static float add_products(const double *terms, int depth) {
     double largest = 0.0, sum = 0.0;
-    for (int k = 0; k <= DEPTH; ++k) {
+    for (int k = 0; k <= depth; ++k) {
         largest = fmax(largest, fabs(terms[k]));
         sum += terms[k];
     }
@@ -166,30 +189,32 @@ static float add_products(const double terms[DEPTH + 1]) {
     memcpy(&grid, &grid_bits, sizeof(grid));
     memcpy(&steps, &steps_bits, sizeof(steps));
     int64_t total = 0;
-    for (int k = 0; k <= DEPTH; ++k) {
+    for (int k = 0; k <= depth; ++k) {
         total += (int64_t)(terms[k] * steps);
     }
     return cut_to_float((double)total * grid);
 }
 
 static void multiply(float (*restrict sum)[MOST_COLUMNS], const float (*restrict a)[MOST_COLUMNS],
-                     const float (*restrict b)[MOST_COLUMNS], int columns) {
+                     const float (*restrict b)[MOST_COLUMNS], int depth, int columns) {
     for (int row = 0; row < ROWS; ++row) {
         for (int column = 0; column < columns; ++column) {
-            double terms[DEPTH + 1] = {[DEPTH] = (double)sum[row][column]};
-            for (int k = 0; k < DEPTH; ++k) {
+            double terms[HALF_DEPTH + 1];
+            terms[depth] = (double)sum[row][column];
+            for (int k = 0; k < depth; ++k) {
                 terms[k] = (double)a[k][row] * (double)b[k][column];
             }
-            sum[row][column] = add_products(terms);
+            sum[row][column] = add_products(terms, depth);
         }
     }
 }
 
 static void compute(const cj_block *block, product *p) {
-    float a[DEPTH][MOST_COLUMNS], b[DEPTH][MOST_COLUMNS];
-    read_operand(block, p->a, ROWS, a);
-    read_operand(block, p->b, p->columns, b);
-    multiply(p->sum->value, (const float(*)[MOST_COLUMNS])a, (const float(*)[MOST_COLUMNS])b, p->columns);
+    float a[HALF_DEPTH][MOST_COLUMNS], b[HALF_DEPTH][MOST_COLUMNS];
+    (p->half ? read_halves : read_operand)(block, p->a, ROWS, a);
+    (p->half ? read_halves : read_operand)(block, p->b, p->columns, b);
+    multiply(p->sum->value, (const float(*)[MOST_COLUMNS])a, (const float(*)[MOST_COLUMNS])b,
+             p->half ? HALF_DEPTH : DEPTH, p->columns);
     p->done = true;
 }
 
@@ -271,6 +296,7 @@ static void begin_product(cj_block *block, warpgroup *group, uint32_t thread, co
                    .b = given->b,
                    .columns = given->columns,
                    .add = given->add,
+                   .half = given->half,
                    .group = group->members[thread].groups,
                    .sum = sum,
                    .early = group->end % 2 == 0};
@@ -307,8 +333,8 @@ void cj_product_issue(void *launch, const struct cj_cpu_product *given) {
     }
     product *p = get_product(group, self->products);
     const sums *owner = find_sums(group, thread, given->sum);
-    if (p->a != given->a || p->b != given->b || p->columns != given->columns || p->add != (given->add != 0) ||
-        p->group != self->groups) {
+    if (p->a != given->a || p->b != given->b || p->columns != given->columns || p->half != (given->half != 0) ||
+        p->add != (given->add != 0) || p->group != self->groups) {
         cj_block_fail(block,
                       "product %llu of its warpgroup with descriptors 0x%016llx and 0x%016llx, %d columns, add %d, in "
                       "group %llu; another thread's has 0x%016llx and 0x%016llx, %d columns, add %d, group %llu",

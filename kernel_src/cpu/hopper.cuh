@@ -9,6 +9,7 @@ struct cj_cpu_product {
     float *sum;              /* columns / 2 registers */
     unsigned long long a, b; /* descriptors */
     int columns, add;
+    int half; /* IEEE halves, K = 16; else tf32, K = 8 */
 };
 
 struct cj_cpu_hopper {
@@ -70,7 +71,12 @@ inline unsigned long long cj_descriptor(const void *start, unsigned int k_stride
 /* `sum` must live until the wait. */
 template <int registers>
 inline void cj_product_tf32(float (&sum)[registers], unsigned long long a, unsigned long long b, int add) {
-    const cj_cpu_product product = {sum, a, b, 2 * registers, add};
+    const cj_cpu_product product = {sum, a, b, 2 * registers, add, 0};
+    cj_host.hopper->product(cj_host.launch, &product);
+}
+template <int registers>
+inline void cj_product_f16(float (&sum)[registers], unsigned long long a, unsigned long long b, int add) {
+    const cj_cpu_product product = {sum, a, b, 2 * registers, add, 1};
     cj_host.hopper->product(cj_host.launch, &product);
 }
 

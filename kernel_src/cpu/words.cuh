@@ -11,7 +11,9 @@ enum cj_warp_operation {
     CJ_WARP_SYNC,    /* 0 */
     CJ_WARP_SHUFFLE, /* the value of lane `source` */
     CJ_WARP_BALLOT,  /* bit i is set if lane i's value is not 0 */
-    CJ_WARP_ADD      /* sum of the values, modulo 2^32 */
+    CJ_WARP_ADD,     /* sum of the values, modulo 2^32 */
+    CJ_WARP_MAX,     /* the largest value, */
+    CJ_WARP_MIN      /* and the smallest */
 };
 
 /* What a module shares with the host that runs it; the host fills it in before each turn of a thread. A module exports
@@ -205,6 +207,14 @@ inline unsigned short cj_f32_to_f16(float value) {
     return (unsigned short)(sign | half);
 }
 
+/* Two of them in a word, `low` in bits 0-15. */
+inline unsigned int cj_pack_f16(float low, float high) {
+    return (unsigned int)cj_f32_to_f16(high) << 16 | cj_f32_to_f16(low);
+}
+inline float2 cj_unpack_f16(unsigned int pair) {
+    return {cj_f16_to_f32((unsigned short)pair), cj_f16_to_f32((unsigned short)(pair >> 16))};
+}
+
 inline float cj_bf16_to_f32(unsigned short half) {
     return __uint_as_float((unsigned int)half << 16);
 }
@@ -252,6 +262,12 @@ inline int __all_sync(unsigned int mask, int predicate) {
 }
 inline unsigned int __reduce_add_sync(unsigned int mask, unsigned int value) {
     return cj_warp(CJ_WARP_ADD, mask, value);
+}
+inline unsigned int __reduce_max_sync(unsigned int mask, unsigned int value) {
+    return cj_warp(CJ_WARP_MAX, mask, value);
+}
+inline unsigned int __reduce_min_sync(unsigned int mask, unsigned int value) {
+    return cj_warp(CJ_WARP_MIN, mask, value);
 }
 
 /* Shuffles of 32-bit values. A warp counts as 32 / width segments; who would read beyond its segment reads itself. */
