@@ -195,30 +195,32 @@ Test(cpu_hopper, a_bulk_copy_to_outside_shared_memory_is_an_error) {
 }
 
 /* ---------------------------------------------------------------------------------------------------------------------
- * Products: sum[64][64] (+)= a[64][8] * b[8][64 columns of 80]
+ * Products: sum[64][64] (+)= a[64][16] * b[16][64 columns of 80]
  * ------------------------------------------------------------------------------------------------------------------ */
 
-enum { ROWS = 64, DEPTH = 8, COLUMNS = 64, PLANE = 80 };
+enum { ROWS = 64, DEPTH = 16, COLUMNS = 64, PLANE = 80 };
 
 typedef struct operands {
-    float a[ROWS][DEPTH], b[DEPTH][PLANE], sum[ROWS][COLUMNS];
+    uint16_t a[ROWS][DEPTH], b[DEPTH][PLANE]; /* halves */
+    float sum[ROWS][COLUMNS];
 } operands;
 
-/* Units of 4 numbers of a line, the two planes of b one after the other, then those of a; sums as the tensor core has
+/* Units of 8 halves of a line, the two planes of b one after the other, then those of a; sums as the tensor core has
  * them in registers. Thread 127, the last to arrive at the barrier, is the first to go on. */
 #define PRODUCT                                                                                                  \
     "constexpr int N = 64, PLANE = 80;\n"                                                                        \
-    "struct operands { float a[64][8], b[8][PLANE], sum[64][N]; };\n"                                            \
+    "typedef unsigned short half;\n"                                                                             \
+    "struct operands { half a[64][16], b[16][PLANE]; float sum[64][N]; };\n"                                     \
     "CJ_KERNEL(convjit_forward, args, given) {\n"                                                                \
     "    CJ_SHARED_MEMORY(shared);\n"                                                                            \
     "    const operands &in = *(const operands *)given.x;\n"                                                     \
     "    const int t = (int)threadIdx.x, row = t / 32 % 4 * 16 + t % 32 / 4;\n"                                  \
-    "    float *const weights = (float *)(shared + 2 * PLANE * 16);\n"                                           \
-    "    for (int i = t; i < 8 * PLANE; i += (int)blockDim.x)\n"                                                 \
-    "        ((float *)shared)[(i / PLANE / 4 * PLANE + i % PLANE) * 4 + i / PLANE % 4] = in.b[i / PLANE][i % "  \
+    "    half *const weights = (half *)(shared + 2 * PLANE * 16);\n"                                             \
+    "    for (int i = t; i < 16 * PLANE; i += (int)blockDim.x)\n"                                                \
+    "        ((half *)shared)[(i / PLANE / 8 * PLANE + i % PLANE) * 8 + i / PLANE % 8] = in.b[i / PLANE][i % "   \
     "PLANE];\n"                                                                                                  \
-    "    for (int i = t; i < 8 * 64; i += (int)blockDim.x)\n"                                                    \
-    "        weights[(i % 8 / 4 * 64 + i / 8) * 4 + i % 4] = in.a[i / 8][i % 8];\n"                              \
+    "    for (int i = t; i < 16 * 64; i += (int)blockDim.x)\n"                                                   \
+    "        weights[(i % 16 / 8 * 64 + i / 16) * 8 + i % 8] = in.a[i / 16][i % 16];\n"                          \
     "    float sum[N / 2];\n"                                                                                    \
     "    for (int i = 0; i < N / 2; ++i) sum[i] = in.sum[row + i % 4 / 2 * 8][i / 4 * 8 + t % 4 * 2 + i % 2];\n" \
     "    cj_barrier *const barrier = (cj_barrier *)(shared + 5120);\n"                                           \
@@ -233,24 +235,50 @@ typedef struct operands {
     "        ((float *)given.y)[(row + i % 4 / 2 * 8) * N + i / 4 * 8 + t % 4 * 2 + i % 2] = sum[i];\n" \
     "}\n"
 
-static operands *make_operands(void) {
+enum { HALF_ONE = 0x3c00, HALF_INFINITY = 0x7c00, HALF_NAN = 0x7e00 };
+
+static double from_half(uint16_t half) {
+    const int exponent = half >> 10 & 31, fraction = half & 1023;
+    double size = exponent == 0 ? ldexp(fraction, -24) : ldexp(1024 + fraction, exponent - 25);
+    if (exponent == 31) {
+        size = fraction == 0 ? (double)INFINITY : (double)NAN;
+    }
+    return half & 0x8000 ? -size : size;
+}
+
+/* An integer of at most 11 bits. */
+static uint16_t to_half(int value) {
+    int exponent = 0;
+    const double fraction = frexp(abs(value), &exponent); /* 0.5 to 1 */
+    return (uint16_t)((value < 0 ? 0x8000 : 0) |
+                      (value == 0 ? 0 : ((exponent + 13) << 10) + (int)(ldexp(fraction, 11))));
+}
+
+static uint32_t next_random(void) {
+    static uint32_t state = 7;
+    state = state * 1664525U + 1013904223U;
+    return state >> 8;
+}
+
+/* Integers of so many bits, of both signs. */
+static operands *make_integers(int bits, int sum_bits) {
     operands *in = malloc(sizeof(*in));
     cr_assert(in);
-    uint32_t state = 7;
-    for (size_t i = 0; i < sizeof(*in) / sizeof(float); ++i) {
-        state = state * 1664525U + 1013904223U;
-        const float value = (float)(int32_t)state * 0x1p-31F;
-        memcpy((char *)in + i * sizeof(float), &value, sizeof(value));
+    for (int i = 0; i < ROWS * DEPTH; ++i) {
+        in->a[i / DEPTH][i % DEPTH] = to_half((int)(next_random() % (2U << bits)) - (1 << bits));
+    }
+    for (int i = 0; i < DEPTH * PLANE; ++i) {
+        in->b[i / PLANE][i % PLANE] = to_half((int)(next_random() % (2U << bits)) - (1 << bits));
+    }
+    for (int i = 0; i < ROWS * COLUMNS; ++i) {
+        in->sum[i / COLUMNS][i % COLUMNS] = (float)((int)(next_random() % (2U << sum_bits)) - (1 << sum_bits));
     }
     return in;
 }
 
-static double cut(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof(bits));
-    bits &= 0xffffe000;
-    memcpy(&value, &bits, sizeof(bits));
-    return (double)value;
+/* Whatever is added up, float32 holds it exactly. */
+static operands *make_operands(void) {
+    return make_integers(7, 20);
 }
 
 /* A product by the plain loop; its columns begin at `shift`. */
@@ -258,7 +286,7 @@ static void add_product(const operands *in, int shift, double sum[ROWS][COLUMNS]
     for (int row = 0; row < ROWS; ++row) {
         for (int column = 0; column < COLUMNS; ++column) {
             for (int k = 0; k < DEPTH; ++k) {
-                sum[row][column] += cut(in->a[row][k]) * cut(in->b[k][column + shift]);
+                sum[row][column] += from_half(in->a[row][k]) * from_half(in->b[k][column + shift]);
             }
         }
     }
@@ -270,13 +298,14 @@ static void start_sum(const operands *in, double sum[ROWS][COLUMNS]) {
     }
 }
 
-/* The body's sums against these. */
+/* The body's sums are these, NaN for NaN. */
 static void expect_sums(const char *body, const operands *in, double want[ROWS][COLUMNS]) {
     static float y[ROWS][COLUMNS];
     run_hopper(PRODUCT, body, STORE_SUM, 128, in, y);
     for (int i = 0; i < ROWS * COLUMNS; ++i) {
         const double got = (double)y[i / COLUMNS][i % COLUMNS], right = want[i / COLUMNS][i % COLUMNS];
-        cr_assert(fabs(got - right) < 1e-5, "row %d, column %d: %.9g, want %.9g", i / COLUMNS, i % COLUMNS, got, right);
+        cr_assert(got == right || (isnan(got) && isnan(right)), "row %d, column %d: %.9g, want %.9g", i / COLUMNS,
+                  i % COLUMNS, got, right);
     }
 }
 
@@ -285,7 +314,7 @@ Test(cpu_hopper, a_product_adds_what_the_plain_loop_adds) {
     operands *in = make_operands();
     start_sum(in, want);
     add_product(in, 0, want);
-    expect_sums("    cj_product_fence();\n    cj_product_tf32(sum, a, b, 1);\n"
+    expect_sums("    cj_product_fence();\n    cj_product_f16(sum, a, b, 1);\n"
                 "    cj_product_commit();\n    cj_product_wait<0>();\n",
                 in, want);
     free(in);
@@ -296,7 +325,7 @@ Test(cpu_hopper, a_shifted_descriptor_shifts_columns_and_without_add_the_sum_sta
     operands *in = make_operands();
     add_product(in, 13, want);
     in->sum[5][7] = NAN;
-    expect_sums("    cj_product_fence();\n    cj_product_tf32(sum, a, b + 13, 0);\n"
+    expect_sums("    cj_product_fence();\n    cj_product_f16(sum, a, b + 13, 0);\n"
                 "    cj_product_commit();\n    cj_product_wait<0>();\n",
                 in, want);
     free(in);
@@ -311,7 +340,7 @@ Test(cpu_hopper, groups_of_products_follow_each_other) {
     }
     expect_sums("    for (int i = 0; i < 12; ++i) {\n"
                 "        cj_product_fence();\n"
-                "        cj_product_tf32(sum, a, b + i, i != 4);\n"
+                "        cj_product_f16(sum, a, b + i, i != 4);\n"
                 "        cj_product_commit();\n"
                 "        cj_product_wait<1>();\n"
                 "    }\n"
@@ -330,16 +359,16 @@ Test(cpu_hopper, two_warpgroups_and_two_sums_do_not_mix) {
                "    float second[N / 2];\n"
                "    for (int i = 0; i < N / 2; ++i) second[i] = 0;\n"
                "    cj_product_fence();\n"
-               "    cj_product_tf32(second, a, b + 2, 1);\n"
-               "    cj_product_tf32(sum, a, b + t / 128, 1);\n"
-               "    cj_product_tf32(second, a, b + 3, 1);\n"
+               "    cj_product_f16(second, a, b + 2, 1);\n"
+               "    cj_product_f16(sum, a, b + t / 128, 1);\n"
+               "    cj_product_f16(second, a, b + 3, 1);\n"
                "    cj_product_commit();\n"
                "    if (t >= 128) for (int i = 0; i < 5; ++i) __syncwarp();\n"
                "    cj_product_wait<0>();\n"
                "    if (t < 128) return;\n",
                STORE_SUM, 256, in, y);
     for (int i = 0; i < ROWS * COLUMNS; ++i) {
-        cr_assert_float_eq((double)y[0][i / COLUMNS][i % COLUMNS], want[i / COLUMNS][i % COLUMNS], 1e-5);
+        cr_assert_eq((double)y[0][i / COLUMNS][i % COLUMNS], want[i / COLUMNS][i % COLUMNS]);
     }
     free(in);
 }
@@ -357,8 +386,8 @@ static bool gives_nan(const char *body, uint32_t threads) {
     return nan;
 }
 
-#define TWO_PRODUCTS                                                                                        \
-    "    cj_product_fence();\n    cj_product_tf32(sum, a, b, 1);\n    cj_product_tf32(sum, a, b, 1);\n    " \
+#define TWO_PRODUCTS                                                                                      \
+    "    cj_product_fence();\n    cj_product_f16(sum, a, b, 1);\n    cj_product_f16(sum, a, b, 1);\n    " \
     "cj_product_commit();\n"
 
 Test(cpu_hopper, sums_that_are_read_before_the_wait_are_NaN) {
@@ -368,14 +397,14 @@ Test(cpu_hopper, sums_that_are_read_before_the_wait_are_NaN) {
 }
 
 /* The threads from 128 on wait until an operand is free, then overwrite it. */
-#define OVERWRITE(first, count)                                                                            \
-    "    if (t >= 128) {\n"                                                                                \
-    "        cj_barrier_wait(barrier, 0);\n"                                                               \
-    "        for (int i = t - 128; i < " count "; i += 128) " first "[i] = __uint_as_float(0x7fc00000);\n" \
-    "        return;\n"                                                                                    \
+#define OVERWRITE(first, count)                                                       \
+    "    if (t >= 128) {\n"                                                           \
+    "        cj_barrier_wait(barrier, 0);\n"                                          \
+    "        for (int i = t - 128; i < " count "; i += 128) " first "[i] = 0x7e00;\n" \
+    "        return;\n"                                                               \
     "    }\n"
-#define OVERWRITE_A OVERWRITE("weights", "8 * 64")
-#define OVERWRITE_B OVERWRITE("((float *)shared)", "8 * PLANE")
+#define OVERWRITE_A OVERWRITE("weights", "16 * 64")
+#define OVERWRITE_B OVERWRITE("((half *)shared)", "16 * PLANE")
 #define GIVE_BACK "    cj_barrier_arrive(barrier);\n"
 #define WAIT "    cj_product_wait<0>();\n"
 
@@ -391,27 +420,27 @@ Test(cpu_hopper, operands_that_are_given_back_before_the_wait_spoil_the_sums) {
 
 Test(cpu_hopper, waiting_for_an_older_group_does_not_free_operands) {
     cr_expect(gives_nan(OVERWRITE_A "    cj_product_fence();\n"
-                                    "    cj_product_tf32(sum, a, b, 1);\n    cj_product_commit();\n"
-                                    "    cj_product_tf32(sum, a, b, 1);\n    cj_product_commit();\n"
+                                    "    cj_product_f16(sum, a, b, 1);\n    cj_product_commit();\n"
+                                    "    cj_product_f16(sum, a, b, 1);\n    cj_product_commit();\n"
                                     "    cj_product_wait<1>();\n" GIVE_BACK WAIT,
                         256));
 }
 
 /* The threads from 128 on fill 2048 bytes at byte 5632, which threads 0 to 127 have already multiplied. */
-#define FILL_LATE                                                         \
-    "    float *const late = (float *)(shared + 5632);\n"                 \
-    "    const unsigned long long missing = cj_descriptor(late, 1024);\n" \
-    "    if (t >= 128) {\n"                                               \
-    "        for (int i = t - 128; i < 512; i += 128) late[i] = 1;\n"     \
-    "        cj_barrier_arrive(barrier);\n"                               \
-    "        return;\n"                                                   \
-    "    }\n"                                                             \
+#define FILL_LATE                                                           \
+    "    half *const late = (half *)(shared + 5632);\n"                     \
+    "    const unsigned long long missing = cj_descriptor(late, 1024);\n"   \
+    "    if (t >= 128) {\n"                                                 \
+    "        for (int i = t - 128; i < 1024; i += 128) late[i] = 0x3c00;\n" \
+    "        cj_barrier_arrive(barrier);\n"                                 \
+    "        return;\n"                                                     \
+    "    }\n"                                                               \
     "    cj_product_fence();\n"
 #define AFTER_FILL "    cj_product_commit();\n    cj_barrier_wait(barrier, 0);\n" WAIT
 
 Test(cpu_hopper, operands_that_are_multiplied_before_they_are_filled_spoil_the_sums) {
-    cr_expect(gives_nan(FILL_LATE "    cj_product_tf32(sum, missing, b, 1);\n" AFTER_FILL, 256));
-    cr_expect(gives_nan(FILL_LATE "    cj_product_tf32(sum, a, missing, 1);\n" AFTER_FILL, 256));
+    cr_expect(gives_nan(FILL_LATE "    cj_product_f16(sum, missing, b, 1);\n" AFTER_FILL, 256));
+    cr_expect(gives_nan(FILL_LATE "    cj_product_f16(sum, a, missing, 1);\n" AFTER_FILL, 256));
 }
 
 /* ---------------------------------------------------------------------------------------------------------------------
@@ -436,19 +465,19 @@ Test(cpu_hopper, a_product_in_a_warpgroup_that_is_not_whole_is_an_error) {
 
 Test(cpu_hopper, a_descriptor_that_reaches_past_shared_memory_is_an_error) {
     /* 8192 - (80 + 64) * 16 = 5888 is the last start of B that fits; A begins at 2560, its last is 8192 - 128 * 16. */
-    expect_product_error("    cj_product_tf32(sum, a, b + 368, 1);\n    cj_product_tf32(sum, a, b + 369, 1);\n", 128,
+    expect_product_error("    cj_product_f16(sum, a, b + 368, 1);\n    cj_product_f16(sum, a, b + 369, 1);\n", 128,
                          "thread 127: product reads B of 64 lines from bytes 5904 to 8207 of shared memory, of which "
                          "the block has 8192: descriptor with start 5904, distances 1280 along k and 128 across");
-    expect_product_error("    cj_product_tf32(sum, a + 224, b, 1);\n    cj_product_tf32(sum, a + 225, b, 1);\n", 128,
+    expect_product_error("    cj_product_f16(sum, a + 224, b, 1);\n    cj_product_f16(sum, a + 225, b, 1);\n", 128,
                          "thread 127: product reads A of 64 lines from bytes 6160 to 8207 of shared memory, of which "
                          "the block has 8192: descriptor with start 6160, distances 1024 along k and 128 across");
 }
 
 Test(cpu_hopper, a_descriptor_with_other_bits_is_an_error) {
-    expect_product_error("    cj_product_tf32(sum, a, b | 1ULL << 62, 1);\n", 128,
+    expect_product_error("    cj_product_f16(sum, a, b | 1ULL << 62, 1);\n", 128,
                          "thread 127: product with descriptor 0x4000000800500000 of B, which has bits set that an "
                          "unswizzled one has not");
-    expect_product_error("    cj_product_tf32(sum, a | 1ULL << 14, b, 1);\n", 128,
+    expect_product_error("    cj_product_f16(sum, a | 1ULL << 14, b, 1);\n", 128,
                          "thread 127: product with descriptor 0x00000008004040a0 of A, which has bits set that an "
                          "unswizzled one has not");
 }
@@ -460,12 +489,12 @@ Test(cpu_hopper, a_descriptor_of_what_is_not_shared_memory_is_an_error) {
 
 Test(cpu_hopper, threads_that_disagree_on_a_descriptor_are_an_error) {
     expect_product_error(
-        "    cj_product_tf32(sum, a, b + (t == 77), 1);\n    cj_product_commit();\n    cj_product_wait<0>();\n", 128,
+        "    cj_product_f16(sum, a, b + (t == 77), 1);\n    cj_product_commit();\n    cj_product_wait<0>();\n", 128,
         "thread 77: product 0 of its warpgroup with descriptors 0x00000008004000a0 and 0x0000000800500001, 64 columns, "
         "add 1, in group 0; another thread's has 0x00000008004000a0 and 0x0000000800500000, 64 columns, add 1, group "
         "0");
     expect_product_error(
-        "    cj_product_tf32(sum, a + (t == 3), b, 1);\n    cj_product_commit();\n    cj_product_wait<0>();\n", 128,
+        "    cj_product_f16(sum, a + (t == 3), b, 1);\n    cj_product_commit();\n    cj_product_wait<0>();\n", 128,
         "thread 3: product 0 of its warpgroup with descriptors 0x00000008004000a1 and 0x0000000800500000, 64 columns, "
         "add 1, in group 0; another thread's has 0x00000008004000a0 and 0x0000000800500000, 64 columns, add 1, group "
         "0");
@@ -473,8 +502,8 @@ Test(cpu_hopper, threads_that_disagree_on_a_descriptor_are_an_error) {
 
 Test(cpu_hopper, threads_that_disagree_on_the_sum_are_an_error) {
     expect_product_error("    float second[N / 2];\n"
-                         "    cj_product_tf32(sum, a, b, 1);\n"
-                         "    cj_product_tf32(t == 9 ? second : sum, a, b, 1);\n"
+                         "    cj_product_f16(sum, a, b, 1);\n"
+                         "    cj_product_f16(t == 9 ? second : sum, a, b, 1);\n"
                          "    cj_product_commit();\n    cj_product_wait<0>();\n",
                          128,
                          "thread 9: product 1 of its warpgroup adds to another sum than other threads' products do");
@@ -493,37 +522,16 @@ Test(cpu_hopper, a_sum_that_is_written_before_the_wait_is_an_error) {
 }
 
 Test(cpu_hopper, a_product_after_a_wait_needs_a_fence) {
-    expect_product_error(TWO_PRODUCTS "    cj_product_wait<0>();\n    cj_product_tf32(sum, a, b, 1);\n", 128,
+    expect_product_error(TWO_PRODUCTS "    cj_product_wait<0>();\n    cj_product_f16(sum, a, b, 1);\n", 128,
                          "thread 126: product without cj_product_fence since the last cj_product_wait");
 }
 
 Test(cpu_hopper, products_that_nobody_waits_for_are_an_error) {
-    expect_product_error("    cj_product_tf32(sum, a, b, 1);\n    cj_product_commit();\n", 128,
+    expect_product_error("    cj_product_f16(sum, a, b, 1);\n    cj_product_commit();\n", 128,
                          "thread 127: ended with 1 products in flight");
 }
 
 Test(cpu_hopper, too_many_products_in_flight_are_an_error) {
-    expect_product_error("    for (int i = 0; i < 257; ++i) cj_product_tf32(sum, a, b, 1);\n", 128,
+    expect_product_error("    for (int i = 0; i < 257; ++i) cj_product_f16(sum, a, b, 1);\n", 128,
                          "thread 127: more than 256 products in flight: MOST_PRODUCTS in src/cpu_product.c");
-}
-
-/* ---------------------------------------------------------------------------------------------------------------------
- * Rounding
- * ------------------------------------------------------------------------------------------------------------------ */
-
-Test(cpu_hopper, floats_round_to_tf32_with_ties_away_from_zero) {
-    static const uint32_t cases[][2] = {{0x3f800000, 0x3f800000}, {0x3f800fff, 0x3f800000}, {0x3f801000, 0x3f802000},
-                                        {0x3f803000, 0x3f804000}, {0xbf801000, 0xbf802000}, {0x00000fff, 0x00000000},
-                                        {0x80001000, 0x80002000}, {0x3ffff000, 0x40000000}, {0x7f7fffff, 0x7f800000},
-                                        {0x7f800000, 0x7f800000}, {0xff800000, 0xff800000}, {0x7f800001, 0x7fffffff},
-                                        {0xffc00000, 0x7fffffff}, {0xffffffff, 0x7fffffff}};
-    enum { CASES = sizeof(cases) / sizeof(cases[0]) };
-    uint32_t y[CASES] = {0};
-    run_hopper("",
-               "CJ_KERNEL(convjit_forward, args, a) {\n"
-               "    ((float *)a.y)[threadIdx.x] = cj_round_tf32(((const float *)a.x)[2 * threadIdx.x]);\n",
-               "}\n", CASES, cases, y);
-    for (int i = 0; i < CASES; ++i) {
-        cr_expect_eq(y[i], cases[i][1], "0x%08x: 0x%08x, want 0x%08x", cases[i][0], y[i], cases[i][1]);
-    }
 }
