@@ -342,6 +342,11 @@ typedef struct convjit_layer_info {
 
 CONVJIT_API convjit_layer_info convjit_layer_get_info(const convjit_layer *layer);
 
+/* Milliseconds that the layer's plan expects a forward of this batch to take on an NVIDIA H200, to which the cost models
+ * are fitted, whatever the layer's target is: what families and configurations were chosen by. A layer without a size is
+ * taken to be about 100 wide along each axis. 0 where the family has no cost model, or the batch is less than 1. */
+CONVJIT_API double convjit_layer_predict_ms(const convjit_layer *layer, int64_t batch);
+
 /* Destroys a layer and frees its packed weights. No forward of it may be running. NULL is ignored. */
 CONVJIT_API void convjit_layer_destroy(convjit_layer *layer);
 

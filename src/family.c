@@ -30,3 +30,7 @@ convjit_status cj_family_choose(const cj_problem *problem, const cj_target *targ
     cj_text_free(&reasons);
     return status;
 }
+
+double cj_family_predict_ms(const cj_problem *problem, const cj_plan *plan, int64_t batch) {
+    return plan->family->predict_ms ? plan->family->predict_ms(problem, plan, batch) : 0.0;
+}

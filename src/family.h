@@ -62,7 +62,13 @@ struct cj_family {
     void (*constants)(const cj_problem *problem, const cj_plan *plan, cj_text *out);
     /* Blocks of a forward launch and the family's own fields of args (tiles); the rest of args is filled. */
     void (*launch)(const cj_problem *problem, const cj_plan *plan, cj_forward_args *args, uint32_t *blocks);
+    /* Optional (NULL: the family has no cost model). Milliseconds that a forward of `batch` images takes on an H200, to
+     * which every family's model is fitted, whatever the target: so that every machine plans alike. */
+    double (*predict_ms)(const cj_problem *problem, const cj_plan *plan, int64_t batch);
 };
+
+/* The batch that plans are made for: a layer has one kernel for every batch. */
+enum { CJ_PLAN_BATCH = 8 };
 
 /* One line of a family's `refuses`. */
 #define CJ_REFUSE_IF(condition, reason) \
@@ -71,6 +77,9 @@ struct cj_family {
 
 /* The first family that computes the problem; UNSUPPORTED, with every family's reason, if none does. */
 convjit_status cj_family_choose(const cj_problem *problem, const cj_target *target, const cj_family **out);
+
+/* Milliseconds predicted for a plan and a batch; 0 where its family has no cost model. */
+double cj_family_predict_ms(const cj_problem *problem, const cj_plan *plan, int64_t batch);
 
 extern const cj_family cj_family_tensor; /* family_tensor.c */
 extern const cj_family cj_family_direct; /* family_direct.c */

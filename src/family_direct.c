@@ -19,6 +19,8 @@ enum {
     MIN_BLOCKS = 4,          /* of 128 threads a multiprocessor: at most 128 registers a thread */
 };
 
+static const double CYCLES_PER_MS = 1.755e6; /* boost clock of an H200 under load */
+
 /* ---- applicable ---- */
 
 static const char *refuses(const cj_problem *p, const cj_target *target) {
@@ -201,11 +203,11 @@ static int bank_cycles(const axis *axes, const cj_direct_config *c, const tile *
     return cycles;
 }
 
-/* Cycles for a batch of eight: work / P + span, with the 132 multiprocessors of a large GPU as P and one tile as span.
+/* Cycles for a batch: work / P + span, with the 132 multiprocessors of a large GPU as P and one tile as span.
  * Depends on nothing of the machine, so that every machine plans alike. */
-static double cost_of(const cj_problem *p, const axis *axes, const cj_direct_config *c, const tile *t) {
+static double cost_of(const cj_problem *p, const axis *axes, const cj_direct_config *c, const tile *t, int64_t batch) {
     const double multiprocessors = 132.0;
-    double tiles = 8.0 * (double)(p->desc.groups * cj_divide_up(p->group_out, t->k));
+    double tiles = (double)batch * (double)(p->desc.groups * cj_divide_up(p->group_out, t->k));
     double rows = (double)p->group_in;
     for (int d = 0; d < CJ_DIMS; ++d) {
         const int64_t out = p->dynamic ? (p->desc.rank + d >= CJ_DIMS ? 100 : 1) : cj_most(1, p->out_size[d]);
@@ -281,7 +283,7 @@ static bool search(const cj_problem *p, const axis *axes, int threads, cj_direct
                             !fit_stage(p, axes, &c, &t)) {
                             continue;
                         }
-                        const double cost = cost_of(p, axes, &c, &t);
+                        const double cost = cost_of(p, axes, &c, &t, CJ_PLAN_BATCH);
                         if (best_cost < 0.0 || cost < best_cost) {
                             best_cost = cost;
                             *best = c;
@@ -378,5 +380,18 @@ static void launch(const cj_problem *p, const cj_plan *plan, cj_forward_args *ar
     *blocks = (uint32_t)cj_least(tiles, INT_MAX);
 }
 
-const cj_family cj_family_direct = {
-    .name = "direct", .refuses = refuses, .plan = plan, .constants = constants, .launch = launch};
+/* ---- predict ---- */
+
+static double predict_ms(const cj_problem *p, const cj_plan *plan, int64_t batch) {
+    const axis axes[CJ_DIMS] = {axis_of(p, CJ_Z), axis_of(p, CJ_Y), axis_of(p, CJ_X)};
+    tile t;
+    tile_of(p, axes, &plan->direct, &t);
+    return cost_of(p, axes, &plan->direct, &t, batch) / CYCLES_PER_MS;
+}
+
+const cj_family cj_family_direct = {.name = "direct",
+                                    .refuses = refuses,
+                                    .plan = plan,
+                                    .constants = constants,
+                                    .launch = launch,
+                                    .predict_ms = predict_ms};

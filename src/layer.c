@@ -478,6 +478,10 @@ convjit_layer_info convjit_layer_get_info(const convjit_layer *layer) {
                                 .create_ms = layer->create_ms};
 }
 
+double convjit_layer_predict_ms(const convjit_layer *layer, int64_t batch) {
+    return layer && batch > 0 ? cj_family_predict_ms(&layer->problem, &layer->plan, batch) : 0.0;
+}
+
 void convjit_layer_destroy(convjit_layer *layer) {
     if (layer && layer->own_packed) {
         layer->context->device->release(layer->own_packed);
