@@ -249,6 +249,15 @@ CONVJIT_API void convjit_get_environment(const convjit_context *context_or_null,
  * INVALID_ARGUMENT, with the reason in convjit_last_error(). Takes microseconds. */
 CONVJIT_API convjit_status convjit_supported(const convjit_desc *desc, const char *target);
 
+/* Why is this layer computed the way it is? Calls `write` with one line at a time: every family, with the configurations
+ * that its plan weighed up, their predicted milliseconds (see convjit_layer_predict_ms) and the reasons against them, the
+ * chosen ones marked; for people, so the words may change. `batch` is predicted too, but decides nothing: a layer has one
+ * plan for every batch. What CONVJIT_FAMILY forces is taken into account. Compiles nothing.
+ * UNSUPPORTED where no family computes the layer, with the reasons written all the same; INVALID_LAYER,
+ * INVALID_ARGUMENT, OUT_OF_MEMORY: nothing is written. */
+CONVJIT_API convjit_status convjit_explain(const convjit_desc *desc, int64_t batch, const char *target,
+                                           convjit_log_fn write, void *user);
+
 /* Spatial size of y for an x of in_size (both of desc->rank entries; in_size NULL = desc->in_size).
  * INVALID_LAYER where the descriptor or the size is illegal. An output size of 0 is legal. */
 CONVJIT_API convjit_status convjit_output_size(const convjit_desc *desc, const int64_t *in_size, int64_t *out_size);

@@ -1,36 +1,151 @@
 #include "family.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "settings.h"
 #include "status.h"
 
-/* Best first; the last one applies to every layer it does not call too large. To add a family, add a line here and
- * write src/family_NAME.c and kernel_src/NAME.cu. */
-static const cj_family *const families[] = {
-    &cj_family_direct, &cj_family_tensor, /* tensor: by CONVJIT_FAMILY only, until it runs on the target cpu too */
-};
+/* Best first: of equally fast ones the first is chosen. The last one applies to every layer it does not call too large.
+ * To add a family, add a line here and write src/family_NAME.c and kernel_src/NAME.cu. */
+typedef struct entry {
+    const cj_family *family;
+    bool by_name_only; /* used only where CONVJIT_FAMILY names it: under way */
+} entry;
 
-convjit_status cj_family_choose(const cj_problem *problem, const cj_target *target, const cj_family **out) {
+static const entry families[] = {
+    {&cj_family_tensor, .by_name_only = true},
+    {&cj_family_direct, .by_name_only = false},
+};
+enum { FAMILIES = sizeof families / sizeof *families };
+
+/* False, and says why, if the settings keep the family from being chosen. */
+static bool allowed(const entry *e, cj_text *why) {
     const char *only = cj_setting_get(CJ_SETTING_FAMILY);
-    cj_text reasons = {0};
-    for (size_t i = 0; i < sizeof families / sizeof *families; ++i) {
-        const bool passed_over = only && strcmp(only, families[i]->name) != 0;
-        const char *reason = passed_over ? only : families[i]->refuses(problem, target);
-        if (!reason) {
-            *out = families[i];
-            cj_text_free(&reasons);
-            return CONVJIT_SUCCESS;
-        }
-        cj_text_printf(&reasons, "%s%s: %s%s", i ? "; " : "", families[i]->name,
-                       passed_over ? "CONVJIT_FAMILY is " : "", reason);
+    if (only && strcmp(only, e->family->name) != 0) {
+        cj_text_printf(why, "CONVJIT_FAMILY is %s", only);
+        return false;
     }
-    const convjit_status status =
-        cj_fail(CONVJIT_UNSUPPORTED, "no family computes this layer on %s: %s", target->name, reasons.data);
+    if (!only && e->by_name_only) {
+        cj_text_printf(why, "used only where CONVJIT_FAMILY is %s", e->family->name);
+        return false;
+    }
+    return true;
+}
+
+static bool computes(const entry *e, const cj_problem *problem, const cj_target *target, cj_text *why) {
+    if (!allowed(e, why)) {
+        return false;
+    }
+    const char *reason = e->family->refuses(problem, target);
+    cj_text_printf(why, "%s", reason ? reason : "");
+    return !reason;
+}
+
+/* The same for the `i`-th family, as one of a list of reasons. */
+static bool computes_nth(size_t i, const cj_problem *problem, const cj_target *target, cj_text *reasons) {
+    cj_text_printf(reasons, "%s%s: ", i ? "; " : "", families[i].family->name);
+    return computes(&families[i], problem, target, reasons);
+}
+
+static convjit_status unsupported(const cj_target *target, const cj_text *reasons) {
+    return cj_fail(CONVJIT_UNSUPPORTED, "no family computes this layer on %s: %s", target->name,
+                   reasons->failed ? "no memory for the reasons" : reasons->data);
+}
+
+convjit_status cj_family_supports(const cj_problem *problem, const cj_target *target) {
+    cj_text reasons = {0};
+    bool found = false;
+    for (size_t i = 0; i < FAMILIES && !found; ++i) {
+        found = computes_nth(i, problem, target, &reasons);
+    }
+    const convjit_status status = found ? CONVJIT_SUCCESS : unsupported(target, &reasons);
     cj_text_free(&reasons);
     return status;
 }
 
+static void make_plan(const cj_family *family, const cj_problem *problem, const cj_target *target, cj_plan *out) {
+    *out = (cj_plan){.family = family};
+    family->plan(problem, target, out);
+}
+
 double cj_family_predict_ms(const cj_problem *problem, const cj_plan *plan, int64_t batch) {
     return plan->family->predict_ms ? plan->family->predict_ms(problem, plan, batch) : 0.0;
+}
+
+convjit_status cj_family_choose(const cj_problem *problem, const cj_target *target, cj_plan *out) {
+    cj_text reasons = {0};
+    bool found = false;
+    double least = INFINITY;
+    for (size_t i = 0; i < FAMILIES; ++i) {
+        cj_plan plan;
+        if (!computes_nth(i, problem, target, &reasons)) {
+            continue;
+        }
+        make_plan(families[i].family, problem, target, &plan);
+        const double known = cj_family_predict_ms(problem, &plan, CJ_PLAN_BATCH);
+        const double ms = known > 0.0 ? known : INFINITY; /* without a model: the last resort */
+        if (!found || ms < least) {
+            *out = plan;
+            least = ms;
+            found = true;
+        }
+    }
+    const convjit_status status = found ? CONVJIT_SUCCESS : unsupported(target, &reasons);
+    cj_text_free(&reasons);
+    return status;
+}
+
+/* ---- explain ---- */
+
+static void explain_times(const cj_problem *problem, const cj_plan *plan, int64_t batch, cj_text *out) {
+    if (!plan->family->predict_ms) {
+        cj_text_printf(out, "no cost model\n");
+        return;
+    }
+    cj_text_printf(out, "%.4f ms", cj_family_predict_ms(problem, plan, CJ_PLAN_BATCH));
+    if (batch != CJ_PLAN_BATCH) {
+        cj_text_printf(out, ", %.4f ms for a batch of %lld", cj_family_predict_ms(problem, plan, batch),
+                       (long long)batch);
+    }
+    cj_text_printf(out, "\n");
+}
+
+/* `chosen`: NULL where no family computes the problem. */
+static void explain_family(const entry *e, const cj_problem *problem, const cj_target *target, int64_t batch,
+                           const cj_family *chosen, cj_text *out) {
+    const char *refusal = e->family->refuses(problem, target);
+    cj_candidates candidates = {0};
+    cj_plan plan;
+    cj_text_printf(out, "%s: ", e->family->name);
+    if (refusal) {
+        cj_text_printf(out, "refuses, %s\n", refusal);
+        return;
+    }
+    if (e->family == chosen) {
+        cj_text_printf(out, "chosen, ");
+    } else if (allowed(e, out)) {
+        cj_text_printf(out, "not the fastest, ");
+    } else {
+        cj_text_printf(out, ", ");
+    }
+    make_plan(e->family, problem, target, &plan);
+    explain_times(problem, &plan, batch, out);
+    if (e->family->explain) {
+        e->family->explain(problem, target, &candidates);
+        cj_candidates_print(&candidates, plan.config, out);
+    } else {
+        cj_text_printf(out, "  * %s\n", plan.config);
+    }
+}
+
+convjit_status cj_family_explain(const cj_problem *problem, const cj_target *target, int64_t batch, cj_text *out) {
+    cj_plan plan;
+    const convjit_status status = cj_family_choose(problem, target, &plan);
+    cj_text_printf(out, "on %s; predicted times are those of an NVIDIA H200 and a batch of %d\n", target->name,
+                   CJ_PLAN_BATCH);
+    for (size_t i = 0; i < FAMILIES; ++i) {
+        explain_family(&families[i], problem, target, batch, status == CONVJIT_SUCCESS ? plan.family : NULL, out);
+    }
+    return status;
 }

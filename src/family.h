@@ -1,10 +1,12 @@
 /* family.h - one way to compute a layer: family_NAME.c plans and launches it, kernel_src/NAME.cu is its kernel.
  *
- * family.c holds the ordered table: the first family that applies wins, and the reasons of the others are kept. */
+ * family.c holds the table of families: of those that compute a layer, the one with the least predicted time is chosen,
+ * and what speaks against the others can be told. */
 #ifndef CJ_FAMILY_H
 #define CJ_FAMILY_H
 
 #include "../kernel_src/args.h"
+#include "candidates.h"
 #include "desc.h"
 #include "target.h"
 
@@ -40,10 +42,10 @@ typedef struct cj_family cj_family;
 
 typedef struct cj_plan {
     const cj_family *family;
-    char config[160];      /* the configuration as one line, for people */
-    uint32_t threads;      /* of a forward block */
-    uint32_t shared_bytes; /* dynamic shared memory of forward */
-    int64_t pack_work;     /* elements the packing kernel writes */
+    char config[CJ_CONFIG_MAX]; /* the configuration as one line, for people */
+    uint32_t threads;           /* of a forward block */
+    uint32_t shared_bytes;      /* dynamic shared memory of forward */
+    int64_t pack_work;          /* elements the packing kernel writes */
     size_t packed_bytes;
     union {
         cj_direct_config direct;
@@ -63,8 +65,12 @@ struct cj_family {
     /* Blocks of a forward launch and the family's own fields of args (tiles); the rest of args is filled. */
     void (*launch)(const cj_problem *problem, const cj_plan *plan, cj_forward_args *args, uint32_t *blocks);
     /* Optional (NULL: the family has no cost model). Milliseconds that a forward of `batch` images takes on an H200, to
-     * which every family's model is fitted, whatever the target: so that every machine plans alike. */
+     * which every family's model is fitted, whatever the target: so that every machine plans alike. A layer without a
+     * size has one that the family thinks usual. */
     double (*predict_ms)(const cj_problem *problem, const cj_plan *plan, int64_t batch);
+    /* Optional. Tells `out` of every candidate that `plan` looks at, with its predicted time for a batch of
+     * CJ_PLAN_BATCH and its configuration, spelt as in cj_plan, or with the reason why it was dropped. */
+    void (*explain)(const cj_problem *problem, const cj_target *target, cj_candidates *out);
 };
 
 /* The batch that plans are made for: a layer has one kernel for every batch. */
@@ -75,8 +81,15 @@ enum { CJ_PLAN_BATCH = 8 };
     if (condition)                      \
         return reason;
 
-/* The first family that computes the problem; UNSUPPORTED, with every family's reason, if none does. */
-convjit_status cj_family_choose(const cj_problem *problem, const cj_target *target, const cj_family **out);
+/* Does any family compute the problem? UNSUPPORTED, with every family's reason, if none does. Takes microseconds. */
+convjit_status cj_family_supports(const cj_problem *problem, const cj_target *target);
+
+/* The plan of the family that computes the problem in the least predicted time; UNSUPPORTED as above. */
+convjit_status cj_family_choose(const cj_problem *problem, const cj_target *target, cj_plan *out);
+
+/* Writes every family with its candidates, or with the reason against it, as lines; times are those of a batch of
+ * CJ_PLAN_BATCH, and of `batch` too for the plan chosen. Returns what cj_family_choose returns. */
+convjit_status cj_family_explain(const cj_problem *problem, const cj_target *target, int64_t batch, cj_text *out);
 
 /* Milliseconds predicted for a plan and a batch; 0 where its family has no cost model. */
 double cj_family_predict_ms(const cj_problem *problem, const cj_plan *plan, int64_t batch);

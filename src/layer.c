@@ -130,15 +130,37 @@ void convjit_get_environment(const convjit_context *context, convjit_environment
     cj_store_close(store);
 }
 
-/* ---- question ---- */
+/* ---- questions ---- */
 
 convjit_status convjit_supported(const convjit_desc *desc, const char *target_name) {
     cj_problem problem;
     cj_target target;
-    const cj_family *family;
     CJ_TRY(cj_problem_make(desc, &problem));
     CJ_TRY(cj_target_parse(target_name, &target));
-    return cj_family_choose(&problem, &target, &family);
+    return cj_family_supports(&problem, &target);
+}
+
+convjit_status convjit_explain(const convjit_desc *desc, int64_t batch, const char *target_name, convjit_log_fn write,
+                               void *user) {
+    cj_problem problem;
+    cj_target target;
+    cj_text text = {0};
+    CJ_RETURN_IF(!write, CONVJIT_INVALID_ARGUMENT, "explain failed: write is NULL");
+    CJ_RETURN_IF(batch < 0, CONVJIT_INVALID_ARGUMENT, "explain failed: batch %lld, must be at least 0",
+                 (long long)batch);
+    CJ_TRY(cj_problem_make(desc, &problem));
+    CJ_TRY(cj_target_parse(target_name, &target));
+    const convjit_status status = cj_family_explain(&problem, &target, batch, &text);
+    if (text.failed) {
+        cj_text_free(&text);
+        return cj_fail(CONVJIT_OUT_OF_MEMORY, "explain failed: no memory for the text");
+    }
+    char *rest = text.data;
+    for (char *line = strsep(&rest, "\n"); rest; line = strsep(&rest, "\n")) {
+        write(user, line);
+    }
+    cj_text_free(&text);
+    return status;
 }
 
 /* ---- create ---- */
@@ -258,10 +280,9 @@ convjit_status convjit_layer_create(convjit_context *context, const convjit_desc
     convjit_status status = cj_problem_make(desc, &layer->problem);
     if (status == CONVJIT_SUCCESS) {
         convjit_layer_line_format(desc, -1, layer->line, sizeof layer->line);
-        status = cj_family_choose(&layer->problem, &context->target, &layer->plan.family);
+        status = cj_family_choose(&layer->problem, &context->target, &layer->plan);
     }
     if (status == CONVJIT_SUCCESS) {
-        layer->plan.family->plan(&layer->problem, &context->target, &layer->plan);
         prepare_args(layer);
         status = build(layer, &source);
     }
