@@ -38,4 +38,12 @@ void cj_product_wait(void *launch, unsigned pending);
 void cj_product_thread_ends(cj_block *block);
 void cj_product_block_ends(cj_block *block);
 
+/* ---- between cpu_product.c and cpu_tensor_core.c ---- */
+
+enum { CJ_PRODUCT_ROWS = 64, CJ_PRODUCT_DEPTH = 16, CJ_MOST_COLUMNS = 256 };
+
+/* sum[64][count] += a[64][16] * b[count][16] of halves; `count` is a multiple of 8 up to 256. */
+void cj_tensor_core(float (*sum)[CJ_MOST_COLUMNS], const uint16_t (*a)[CJ_PRODUCT_DEPTH],
+                    const uint16_t (*b)[CJ_PRODUCT_DEPTH], int count);
+
 #endif

@@ -131,26 +131,15 @@ static void read_operand(const cj_block *block, unsigned long long descriptor, i
     }
 }
 
-static float from_half(uint16_t half) {
-    const uint32_t exponent = half >> 10 & 0x1f, fraction = half & 0x3ff;
-    const uint32_t bits = (exponent == 0x1f ? 0xff : exponent + 127 - 15) << 23 | fraction << 13;
-    float value;
-    memcpy(&value, &bits, sizeof(bits));
-    value = exponent == 0 ? (float)fraction * 0x1p-24F : value;
-    return half & 0x8000 ? -value : value;
-}
-
-static void read_halves(const cj_block *block, unsigned long long descriptor, int lines,
-                        float to[HALF_DEPTH][MOST_COLUMNS]) {
-    for (size_t k = 0; k < HALF_DEPTH; k += 8) {
-        const char *plane = (const char *)block->shared + start_of(descriptor) + k / 8 * k_stride_of(descriptor);
-        for (size_t line = 0; line < (size_t)lines; ++line) {
-            uint16_t unit[8];
-            memcpy(unit, plane + line / CORE_LINES * core_stride_of(descriptor) + line % CORE_LINES * UNIT, UNIT);
-            for (size_t i = 0; i < 8; ++i) {
-                to[k + i][line] = from_half(unit[i]);
-            }
-        }
+/* The lines of an operand: two units along k, 8 lines a core matrix. */
+static void read_lines(const cj_block *block, unsigned long long descriptor, int lines,
+                       uint16_t (*to)[CJ_PRODUCT_DEPTH]) {
+    const char *start = (const char *)block->shared + start_of(descriptor);
+    const size_t along_k = k_stride_of(descriptor), across = core_stride_of(descriptor);
+    for (size_t line = 0; line < (size_t)lines; ++line) {
+        const char *unit = start + line / CORE_LINES * across + line % CORE_LINES * UNIT;
+        memcpy(to[line], unit, UNIT);
+        memcpy((char *)to[line] + UNIT, unit + along_k, UNIT);
     }
 }
 
@@ -209,12 +198,24 @@ static void multiply(float (*restrict sum)[MOST_COLUMNS], const float (*restrict
     }
 }
 
+static void compute_halves(const cj_block *block, product *p) {
+    uint16_t a[ROWS][CJ_PRODUCT_DEPTH], b[MOST_COLUMNS][CJ_PRODUCT_DEPTH];
+    read_lines(block, p->a, ROWS, a);
+    read_lines(block, p->b, p->columns, b);
+    cj_tensor_core(p->sum->value, (const uint16_t(*)[CJ_PRODUCT_DEPTH])a, (const uint16_t(*)[CJ_PRODUCT_DEPTH])b,
+                   p->columns);
+    p->done = true;
+}
+
 static void compute(const cj_block *block, product *p) {
+    if (p->half) {
+        compute_halves(block, p);
+        return;
+    }
     float a[HALF_DEPTH][MOST_COLUMNS], b[HALF_DEPTH][MOST_COLUMNS];
-    (p->half ? read_halves : read_operand)(block, p->a, ROWS, a);
-    (p->half ? read_halves : read_operand)(block, p->b, p->columns, b);
-    multiply(p->sum->value, (const float(*)[MOST_COLUMNS])a, (const float(*)[MOST_COLUMNS])b,
-             p->half ? HALF_DEPTH : DEPTH, p->columns);
+    read_operand(block, p->a, ROWS, a);
+    read_operand(block, p->b, p->columns, b);
+    multiply(p->sum->value, (const float(*)[MOST_COLUMNS])a, (const float(*)[MOST_COLUMNS])b, DEPTH, p->columns);
     p->done = true;
 }
 
