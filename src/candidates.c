@@ -44,8 +44,8 @@ void cj_candidates_print(const cj_candidates *list, const char *chosen, cj_text 
         cj_text_printf(out, "    %zu slower, the last %.4f ms\n", list->added - list->kept, list->slowest_ms);
     }
     for (size_t i = 0; i < list->reasons; ++i) {
-        cj_text_printf(out, "    %zu dropped, %s: %s%s\n", list->dropped[i].count, list->dropped[i].reason,
-                       list->dropped[i].first, list->dropped[i].count > 1 ? ", ..." : "");
+        cj_text_printf(out, "    %zu dropped, %s, like %s\n", list->dropped[i].count, list->dropped[i].reason,
+                       list->dropped[i].first);
     }
     if (list->dropped_otherwise > 0) {
         cj_text_printf(out, "    %zu dropped for other reasons\n", list->dropped_otherwise);

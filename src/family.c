@@ -104,7 +104,7 @@ static void explain_times(const cj_problem *problem, const cj_plan *plan, int64_
         return;
     }
     cj_text_printf(out, "%.4f ms", cj_family_predict_ms(problem, plan, CJ_PLAN_BATCH));
-    if (batch != CJ_PLAN_BATCH) {
+    if (batch > 0 && batch != CJ_PLAN_BATCH) {
         cj_text_printf(out, ", %.4f ms for a batch of %lld", cj_family_predict_ms(problem, plan, batch),
                        (long long)batch);
     }

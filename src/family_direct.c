@@ -319,11 +319,16 @@ static void keep_cheapest(const candidate *c, void *state) {
     }
 }
 
+/* The stage is left out where the search dropped the configuration before it came to that. */
 static void describe(const cj_direct_config *c, char text[CJ_CONFIG_MAX]) {
-    snprintf(text, CJ_CONFIG_MAX, "tile %dx%dx%d k%d thread %dx%d k%d stage c%d f%lldx%lldx%lld row %d", c->lanes[CJ_Z],
-             c->lanes[CJ_Y] * c->pixels_y, c->lanes[CJ_X] * c->pixels_x, c->lanes_k * c->channels, c->pixels_y,
-             c->pixels_x, c->channels, c->chunk_c, (long long)c->chunk_taps[CJ_Z], (long long)c->chunk_taps[CJ_Y],
-             (long long)c->chunk_taps[CJ_X], c->row_taps);
+    const int length = snprintf(text, CJ_CONFIG_MAX, "tile %dx%dx%d k%d thread %dx%d k%d", c->lanes[CJ_Z],
+                                c->lanes[CJ_Y] * c->pixels_y, c->lanes[CJ_X] * c->pixels_x, c->lanes_k * c->channels,
+                                c->pixels_y, c->pixels_x, c->channels);
+    if (c->chunk_c > 0) {
+        snprintf(text + length, CJ_CONFIG_MAX - (size_t)length, " stage c%d f%lldx%lldx%lld row %d", c->chunk_c,
+                 (long long)c->chunk_taps[CJ_Z], (long long)c->chunk_taps[CJ_Y], (long long)c->chunk_taps[CJ_X],
+                 c->row_taps);
+    }
 }
 
 static void plan(const cj_problem *p, const cj_target *target, cj_plan *out) {

@@ -212,6 +212,49 @@ Test(cli, run_for_a_gpu_that_is_not_here_exits_with_2) {
     free(text);
 }
 
+/* Needs no compiler and no GPU, for whatever target; leaves the cache alone. */
+Test(cli, why_explains_layers_for_any_target_and_runs_none) {
+    static const char *const parts[] = {"a: conv2d n2 c4 k8 in9x9 f3x3 s1 p0 f32 nchw fp32\non sm_90a; ",
+                                        "\ntensor: ",
+                                        "\ndirect: chosen, ",
+                                        " ms for a batch of 2\n  * ",
+                                        "\n\n2: conv1d n1 c1 k1 f3 s1 p0 f32 nchw fp32\n",
+                                        "\ndirect: chosen, "};
+    setenv("CONVJIT_CXX", "/no/such/file", 1);
+    unsetenv("CONVJIT_FAMILY");
+    char *text =
+        expect_exit(0, "convjit run --why --target sm_90a 'a: conv2d n2 c4 k8 in9x9 f3x3' 'conv1d c1 k1 f3' && "
+                       "test ! -e $FOLDER/cache");
+    expect_in_order(text, parts, sizeof parts / sizeof parts[0]);
+    free(text);
+    text = expect_exit(0, "convjit run --why 'conv1d c1 k1 in4 f3'");
+    expect_part(text, "\non cpu; ");
+    free(text);
+}
+
+Test(cli, why_fails_where_no_family_computes_a_layer_or_there_is_no_such_target) {
+    char *text = expect_exit(1, "CONVJIT_FAMILY=tensor convjit run --why --target sm_80 'x: conv1d c1 k1 in4 f3'");
+    expect_part(text, "\ntensor: refuses, not sm_90a\n");
+    expect_part(text, "\nx: CONVJIT_UNSUPPORTED: no family computes this layer on sm_80: ");
+    free(text);
+    text = expect_exit(2, "convjit run --why --target sm_9x 'conv1d c1 k1 in4 f3'");
+    expect_part(text, "convjit: --target: ");
+    expect_part(text, "sm_9x");
+    free(text);
+}
+
+Test(cli, why_as_json_has_the_lines_of_each_layer) {
+    static const char *const parts[] = {"{\n  \"layers\": [\n    {\"name\": \"a\", \"line\": \"conv1d n1 c1 k1 in4 f3 ",
+                                        "\"why\": [\n      \"on sm_80; ", ",\n      \"direct: chosen, ",
+                                        "]},\n    {\"name\": \"b\", ", "]}\n  ]\n}\n"};
+    char *text =
+        expect_exit(0, "convjit run --why --json --target sm_80 'a: conv1d c1 k1 in4 f3' 'b: conv1d c1 k1 in5 f3' && "
+                       "convjit run --why --json --target sm_80 'conv1d c1 k1 in4 f3' | "
+                       "{ ! command -v python3 >/dev/null || python3 -m json.tool >/dev/null; }");
+    expect_in_order(text, parts, sizeof parts / sizeof parts[0]);
+    free(text);
+}
+
 Test(cli, every_kind_of_data_and_math_passes) {
     skip_without_host_compiler();
     static const char *const commands[] = {
@@ -286,6 +329,7 @@ Test(cli, on_a_gpu_whose_kernels_write_nothing_run_fails) {
     text = expect_exit(0, "convjit run --target sm_90a --check 0 --json 'conv2d c1 k2 in3x4 f1x1'");
     expect_part(text, "\"cache\": \"disk hit\"");
     expect_part(text, "\"result\": \"pass\"");
+    cr_expect(strstr(text, "\"predicted_ms\": null") == NULL, "%s", text);
     cr_expect(strstr(text, "\"forward_ms\": null") == NULL, "timed, also where nothing is compared: %s", text);
     free(text);
     text = expect_exit(2, "convjit run --target sm_80 'conv2d c1 k2 in3x4 f1x1'");

@@ -46,9 +46,10 @@ Test(family, one_is_chosen_for_every_layer_of_every_target) {
         for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
             const cj_target target = target_of(targets[t]);
             const cj_problem problem = problem_of(lines[i]);
-            const cj_family *family = NULL;
-            cr_assert_eq(cj_family_choose(&problem, &target, &family), CONVJIT_SUCCESS, "%s", convjit_last_error());
-            cr_expect_null(family->refuses(&problem, &target));
+            cj_plan plan;
+            cr_assert_eq(cj_family_choose(&problem, &target, &plan), CONVJIT_SUCCESS, "%s", convjit_last_error());
+            cr_expect_null(plan.family->refuses(&problem, &target));
+            cr_expect_gt(plan.threads, 0);
             cr_expect_null(cj_family_direct.refuses(&problem, &target), "%s must take %s", targets[t], lines[i]);
             const convjit_desc desc = desc_of(lines[i]);
             cr_expect_eq(convjit_supported(&desc, targets[t]), CONVJIT_SUCCESS);
@@ -59,9 +60,10 @@ Test(family, one_is_chosen_for_every_layer_of_every_target) {
 Test(family, the_reasons_of_all_are_told_in_one_text) {
     const cj_problem problem = problem_of("convt2d c2 k8 f1x1 s50000x50000");
     const cj_target target = target_of("sm_80");
-    const cj_family *family = &cj_family_direct;
-    cr_expect_eq(cj_family_choose(&problem, &target, &family), CONVJIT_UNSUPPORTED);
-    cr_expect_eq(family, &cj_family_direct); /* left alone */
+    cj_plan plan = {.family = &cj_family_direct};
+    cr_expect_eq(cj_family_supports(&problem, &target), CONVJIT_UNSUPPORTED);
+    cr_expect_eq(cj_family_choose(&problem, &target, &plan), CONVJIT_UNSUPPORTED);
+    cr_expect_eq(plan.family, &cj_family_direct); /* left alone */
     cr_expect_eq(strncmp(convjit_last_error(), "no family computes this layer on sm_80: ", 40), 0);
     EXPECT_TEXT_HAS("direct: more than 2147483647 output phases");
     EXPECT_TEXT_HAS("tensor: ");
@@ -72,18 +74,18 @@ Test(family, convjit_family_picks_one_and_the_others_say_so) {
     const cj_target target = target_of("sm_90a");
     const cj_problem taken = problem_of("conv2d c32 k64 in50x50 f5x9"),
                      refused = problem_of("conv2d c32 k8 in9x9 f1x1");
-    const cj_family *family = NULL;
+    cj_plan plan = {0};
     setenv("CONVJIT_FAMILY", "tensor", 1);
-    cr_expect_eq(cj_family_choose(&taken, &target, &family), CONVJIT_SUCCESS, "%s", convjit_last_error());
-    cr_expect_eq(family, &cj_family_tensor);
-    cr_expect_eq(cj_family_choose(&refused, &target, &family), CONVJIT_UNSUPPORTED);
+    cr_expect_eq(cj_family_choose(&taken, &target, &plan), CONVJIT_SUCCESS, "%s", convjit_last_error());
+    cr_expect_eq(plan.family, &cj_family_tensor);
+    cr_expect_eq(cj_family_choose(&refused, &target, &plan), CONVJIT_UNSUPPORTED);
     EXPECT_TEXT_HAS("direct: CONVJIT_FAMILY is tensor");
     EXPECT_TEXT_HAS("tensor: fewer than 16 output channels");
     setenv("CONVJIT_FAMILY", "direct", 1);
-    cr_expect_eq(cj_family_choose(&taken, &target, &family), CONVJIT_SUCCESS, "%s", convjit_last_error());
-    cr_expect_eq(family, &cj_family_direct);
+    cr_expect_eq(cj_family_choose(&taken, &target, &plan), CONVJIT_SUCCESS, "%s", convjit_last_error());
+    cr_expect_eq(plan.family, &cj_family_direct);
     setenv("CONVJIT_FAMILY", "Direct", 1); /* as it is spelt */
-    cr_expect_eq(cj_family_choose(&taken, &target, &family), CONVJIT_UNSUPPORTED);
+    cr_expect_eq(cj_family_choose(&taken, &target, &plan), CONVJIT_UNSUPPORTED);
     EXPECT_TEXT_HAS("direct: CONVJIT_FAMILY is Direct");
 }
 

@@ -96,6 +96,7 @@ Test(layer, nothing_has_no_counters_no_info_and_can_be_closed) {
     cr_expect_str_eq(info.key, "");
     cr_expect_str_eq(info.origin, "");
     cr_expect_eq(convjit_layer_packed_bytes(NULL), 0);
+    cr_expect_eq(convjit_layer_predict_ms(NULL, 1), 0.0);
 }
 
 /* ---------------------------------------------------------------- what create refuses */
@@ -273,6 +274,9 @@ Test(layer, info_tells_how_a_layer_came_to_be) {
     cr_expect_gt(info.create_ms, 0.0);
     cr_expect_geq(info.create_ms, convjit_get_counters(context).compile_ms);
     cr_expect_gt(convjit_layer_packed_bytes(layer), 2 * 8 * 9 * sizeof(float));
+    cr_expect_gt(convjit_layer_predict_ms(layer, 1), 0.0);
+    cr_expect_gt(convjit_layer_predict_ms(layer, 64), convjit_layer_predict_ms(layer, 1));
+    cr_expect_eq(convjit_layer_predict_ms(layer, 0), 0.0);
     convjit_layer_destroy(layer);
     convjit_close(context);
 }

@@ -37,6 +37,8 @@ static const option OPTIONS[] = {
      "compare at most N outputs a layer with float64, spread over y, default 4096; 0 compares none"},
     {"--repeat", "N", AT(repeat), COMMAND_RUN,
      "time N forward calls and print the median, default 20 on a GPU, 1 on the cpu; 0 times none"},
+    {"--why", NULL, AT(why), COMMAND_RUN,
+     "run nothing: print families, their candidates, predicted ms and reasons; --target may be any"},
     {"--dump", "DIR", AT(dump), COMMAND_RUN | COMMAND_WARM,
      "leave each layer's source and binary in DIR, made if it is not there"},
     {"--json", NULL, AT(json), COMMAND_ALL, "print one JSON document instead of text"},

@@ -20,6 +20,7 @@ typedef struct arguments {
     const char *check;
     const char *repeat;
     const char *seed;
+    bool why;
     bool json;
     bool help;
     char **lines; /* the other words: layer lines */

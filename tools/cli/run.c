@@ -6,6 +6,7 @@
 #include "report.h"
 #include "session.h"
 #include "trial.h"
+#include "why.h"
 
 static const report_column COLUMNS[] = {
     {"name", "name", REPORT_TEXT},
@@ -17,6 +18,7 @@ static const report_column COLUMNS[] = {
     {"cache", "cache", REPORT_TEXT},
     {"create_ms", "create ms", 3},
     {"forward_ms", "forward ms", 4},
+    {"predicted_ms", "predicted ms", 4}, /* on a GPU */
     {"gflops", "GFLOP/s", 1},
     {"checked", NULL, 0},
     {"message", NULL, REPORT_TEXT},
@@ -133,6 +135,7 @@ static void add_row(report *table, const char *name, const trial *t) {
     report_text(table, session_cache_word(t->info.origin));
     report_number(table, t->info.create_ms);
     report_number(table, t->forward_ms);
+    report_number(table, t->predicted_ms);
     report_number(table, t->gflops);
     report_number(table, (double)t->checked);
     report_text(table, t->message);
@@ -211,7 +214,9 @@ int command_run(const arguments *given) {
     if (!layers_read(given, &list)) {
         return CLI_USAGE;
     }
-    if (read_setup(given, &list, &setup) && open_target(given, &setup, note, sizeof note)) {
+    if (given->why) {
+        exit_status = run_why(given, &list);
+    } else if (read_setup(given, &list, &setup) && open_target(given, &setup, note, sizeof note)) {
         if (setup.repeat < 0) {
             setup.repeat = memory_is_cuda(setup.memory) ? 20 : 1;
         }

@@ -196,6 +196,8 @@ static bool try_layer(trial *of, const trial_setup *setup, const named_layer *la
         return false;
     }
     of->info = convjit_layer_get_info(of->layer);
+    const double predicted = convjit_layer_predict_ms(of->layer, layer->batch);
+    of->predicted_ms = predicted > 0.0 && memory_is_cuda(setup->memory) ? predicted : NAN;
     if (!make_tensors(of, setup, layer, t) ||
         !check(of, convjit_layer_set_weights(of->layer, t->w.buffer, t->bias.buffer, NULL))) {
         return false;
@@ -205,7 +207,7 @@ static bool try_layer(trial *of, const trial_setup *setup, const named_layer *la
 }
 
 trial trial_run(const trial_setup *setup, const named_layer *layer) {
-    trial result = {.forward_ms = NAN, .gflops = NAN, .over_sum = NAN, .over_tolerance = NAN};
+    trial result = {.forward_ms = NAN, .predicted_ms = NAN, .gflops = NAN, .over_sum = NAN, .over_tolerance = NAN};
     tensors t = {0};
     (void)convjit_layer_line_format(&layer->desc, layer->batch, result.line, sizeof result.line);
     result.info.create_ms = NAN;

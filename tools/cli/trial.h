@@ -23,6 +23,7 @@ typedef struct trial {
     convjit_layer *layer;
     convjit_layer_info info; /* valid where layer is not NULL */
     double forward_ms;       /* median */
+    double predicted_ms;     /* on a GPU */
     double gflops;
     double over_sum;       /* worst |error| / S */
     double over_tolerance; /* worst |error| / tolerance */
