@@ -88,7 +88,7 @@ convjit_status cj_family_supports(const cj_problem *problem, const cj_target *ta
 convjit_status cj_family_choose(const cj_problem *problem, const cj_target *target, cj_plan *out);
 
 /* Writes every family with its candidates, or with the reason against it, as lines; times are those of a batch of
- * CJ_PLAN_BATCH, and of `batch` too for the plan chosen. Returns what cj_family_choose returns. */
+ * CJ_PLAN_BATCH, and of `batch` too for each family's plan. Returns what cj_family_choose returns. */
 convjit_status cj_family_explain(const cj_problem *problem, const cj_target *target, int64_t batch, cj_text *out);
 
 /* Milliseconds predicted for a plan and a batch; 0 where its family has no cost model. */
