@@ -36,9 +36,11 @@ void cj_candidates_drop(cj_candidates *list, const char *reason, const char *con
 }
 
 void cj_candidates_print(const cj_candidates *list, const char *chosen, cj_text *out) {
+    bool marked = false; /* two may read alike */
     for (size_t i = 0; i < list->kept; ++i) {
-        const char mark = strcmp(list->best[i].config, chosen) == 0 ? '*' : ' ';
-        cj_text_printf(out, "  %c %10.4f ms  %s\n", mark, list->best[i].ms, list->best[i].config);
+        const bool mark = !marked && strcmp(list->best[i].config, chosen) == 0;
+        marked |= mark;
+        cj_text_printf(out, "  %c %10.4f ms  %s\n", mark ? '*' : ' ', list->best[i].ms, list->best[i].config);
     }
     if (list->added > list->kept) {
         cj_text_printf(out, "    %zu slower, the last %.4f ms\n", list->added - list->kept, list->slowest_ms);

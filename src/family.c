@@ -140,7 +140,7 @@ static void explain_family(const entry *e, const cj_problem *problem, const cj_t
 }
 
 convjit_status cj_family_explain(const cj_problem *problem, const cj_target *target, int64_t batch, cj_text *out) {
-    cj_plan plan;
+    cj_plan plan = {0};
     const convjit_status status = cj_family_choose(problem, target, &plan);
     cj_text_printf(out, "on %s; predicted times are those of an NVIDIA H200 and a batch of %d\n", target->name,
                    CJ_PLAN_BATCH);

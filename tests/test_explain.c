@@ -79,7 +79,7 @@ Test(explain, more_reasons_than_have_room_are_counted_together) {
     cj_text_free(&text);
 }
 
-/* ---------------------------------------------------------------- the family direct */
+/* ---------------------------------------------------------------- families */
 
 static cj_problem problem_of(const char *line, int64_t *batch) {
     convjit_desc desc;
@@ -114,18 +114,27 @@ static const char *const lines[] = {
 };
 enum { LINES = sizeof lines / sizeof lines[0] };
 
-Test(explain, the_first_candidate_of_direct_is_its_plan) {
+static void expect_plan_first(const cj_family *family, const cj_problem *problem, const char *line) {
+    const cj_target target = target_of("sm_90a");
+    cj_plan plan = {.family = family};
+    cj_candidates list = {0};
+    family->plan(problem, &target, &plan);
+    family->explain(problem, &target, &list);
+    cr_assert_gt(list.kept, 0, "%s: %s", family->name, line);
+    cr_expect_str_eq(list.best[0].config, plan.config, "%s: %s", family->name, line);
+    cr_expect_float_eq(list.best[0].ms, cj_family_predict_ms(problem, &plan, CJ_PLAN_BATCH), 1e-9, "%s: %s",
+                       family->name, line);
+    cr_expect_eq(list.dropped_otherwise, 0, "%s: %s: more reasons than have room", family->name, line);
+}
+
+Test(explain, the_first_candidate_is_the_plan) {
     const cj_target target = target_of("sm_90a");
     for (size_t i = 0; i < LINES; i++) {
         const cj_problem problem = problem_of(lines[i], NULL);
-        const cj_plan plan = direct_plan(&problem);
-        cj_candidates list = {0};
-        cj_family_direct.explain(&problem, &target, &list);
-        cr_assert_gt(list.kept, 0, "%s", lines[i]);
-        cr_expect_str_eq(list.best[0].config, plan.config, "%s", lines[i]);
-        cr_expect_float_eq(list.best[0].ms, cj_family_predict_ms(&problem, &plan, CJ_PLAN_BATCH), 1e-9, "%s", lines[i]);
-        cr_expect_gt(list.reasons, 0, "%s: nothing dropped", lines[i]);
-        cr_expect_eq(list.dropped_otherwise, 0, "%s: more reasons than have room", lines[i]);
+        expect_plan_first(&cj_family_direct, &problem, lines[i]);
+        if (cj_family_tensor.explain && !cj_family_tensor.refuses(&problem, &target)) {
+            expect_plan_first(&cj_family_tensor, &problem, lines[i]);
+        }
     }
 }
 
@@ -236,6 +245,7 @@ Test(explain, one_family_is_chosen_and_its_configuration_marked) {
         const char *text = explained(CONVJIT_SUCCESS, lines[i], "sm_80");
         expect_part(text, "on sm_80; ", true);
         expect_part(text, "\ntensor: refuses, not sm_90a\ndirect: chosen, ", true);
+        expect_part(text, " dropped, ", true);
         cr_expect_eq(count_of(text, "chosen"), 1, "%s", text);
         cr_expect_eq(count_of(text, "\n  * "), 1, "%s", text);
         cr_expect_leq(count_of(text, "\n"), 40, "%s", text);
