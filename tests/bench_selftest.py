@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of tools/bench that need neither a GPU nor PyTorch; standard library only.
+"""Tests of tools/bench that call the library or its header; neither a GPU nor PyTorch, standard library only.
 
   bench_selftest.py CC INCLUDE [LIBRARY]
 
@@ -7,9 +7,8 @@ CC compiles a program that prints how include/convjit.h lays out its structs. Wi
 with sanitizers cannot be loaded into Python) the tests that call it are skipped, and say so.
 """
 
-import contextlib
+import collections
 import ctypes
-import io
 import itertools
 import math
 import os
@@ -24,7 +23,6 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, BENCH)
 
 import bench_files  # noqa: E402
-import compare_torch  # noqa: E402
 import convjit_ctypes  # noqa: E402
 
 CC, INCLUDE, LIBRARY = (sys.argv[1:4] + [None] * 3)[:3]
@@ -39,11 +37,6 @@ STRUCTS = {
     "convjit_layer_info": convjit_ctypes.LayerInfo,
 }
 ENUMS = ("STATUS", "OPERATIONS", "TYPES", "LAYOUTS", "MATHS", "ACTIVATIONS")
-HEAD = {"device": "GPU", "driver": "1.2", "cudnn": "9.1.0", "date": "2026-01-02T03:04:05+00:00", "commit": "c" * 40}
-
-
-def row(name, math_name="fp32", line="conv2d n1 c3 k4 in8x8 f3x3 s1 p0 f32 nchw fp32", **numbers):
-    return {**dict.fromkeys(bench_files.ROW_KEYS), "name": name, "layer": line, "math": math_name, **numbers}
 
 
 class Binding(unittest.TestCase):
@@ -88,7 +81,7 @@ class Library(unittest.TestCase):
             yield name, desc, batch
 
     def test_layers_are_those_of_the_bars(self):
-        bars = bench_files.read_bars()
+        bars = bench_files.read_bars()["layers"]
         names = []
         for name, desc, batch in self.parsed(bench_files.LAYERS):
             names.append(name)
@@ -101,12 +94,22 @@ class Library(unittest.TestCase):
         self.assertEqual(names, list(bars))
         self.assertEqual(len(names), 72)
 
-    def test_sanitizer_layers_are_forty_and_supported(self):
+    def test_sanitizer_layers_are_supported_and_those_named_tensor_by_that_family_in_each_math(self):
         layers = list(self.parsed(os.path.join(BENCH, "sanitizer_layers.txt")))
-        self.assertEqual(len(layers), 40)
+        maths = collections.Counter()
         for name, desc, _ in layers:
-            with self.subTest(name):
+            family = "tensor" if name.startswith("tensor_") else "direct"
+            maths[family, bench_files.MATHS[desc.math]] += 1
+            with self.subTest(name), convjit_ctypes.forced(family):
                 self.convjit.supported(desc, b"sm_90a")
+        self.assertEqual(maths, {("direct", "fp32"): 40, **{("tensor", math): 8 for math in bench_files.MATHS}})
+
+    def test_a_forced_family_is_forced_no_longer_than_asked(self):
+        desc, _ = self.convjit.parse("conv2d c1 k1 in8x8 f1x1 f32 nchw fp32")
+        with convjit_ctypes.forced("nonsense"):
+            with self.assertRaisesRegex(convjit_ctypes.ConvjitError, "CONVJIT_UNSUPPORTED"):
+                self.convjit.supported(desc, b"cpu")
+        self.convjit.supported(desc, b"cpu")
 
     def test_errors_carry_status_and_text(self):
         with self.assertRaisesRegex(convjit_ctypes.ConvjitError, "CONVJIT_INVALID_ARGUMENT: .*nonsense"):
@@ -126,6 +129,7 @@ class Library(unittest.TestCase):
                         layer.set_weights(ctypes.addressof(w), ctypes.addressof(bias))
                         layer.forward(layer.io(batch, ctypes.addressof(x), ctypes.addressof(y)))
                         origins.append(layer.info().origin)
+                        self.assertGreater(layer.predicted_ms(batch), 0)
         want = [
             bias[k] + sum(w[(k * 3 + c) * 2 + r] * x[(n * 3 + c) * 5 + i] for c in range(3) for r, i in taps)
             for n, k, o in itertools.product(range(2), range(2), range(3))
@@ -133,116 +137,6 @@ class Library(unittest.TestCase):
         ]
         self.assertEqual(list(y), want)
         self.assertEqual(origins, [b"compiler", b"disk"])
-
-
-class Files(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.path = os.path.join(folder.name, "file")
-
-    def write(self, text):
-        with open(self.path, "w", encoding="utf-8") as file:
-            file.write(text)
-        return self.path
-
-    def test_a_broken_layer_file_is_refused_with_its_line(self):
-        for text, reason in (("a: conv1d c1\nconv2d c1", ":2: .*name: layer line"), ("a: x\na: y", ":2: a, .*once")):
-            with self.subTest(text), self.assertRaisesRegex(bench_files.FileError, reason):
-                bench_files.read_layers(self.write(text))
-
-    def test_layers_are_counted_to_the_suite_above_them(self):
-        text = "# about\nz: conv1d c1\n# suite one\na: conv1d c2\n\n# suite two\nb-1.x: conv1d c3\n"
-        self.assertEqual(
-            bench_files.read_layers(self.write(text)),
-            [(None, "z", "conv1d c1"), ("one", "a", "conv1d c2"), ("two", "b-1.x", "conv1d c3")],
-        )
-
-    def test_kinds_are_told_from_the_layer_line(self):
-        for line, kind in {
-            "convt2d c4 k4 g4 f1x1 f32": "transposed",
-            "conv2d n8 c4 k8 g4 f3x3 f32": "depthwise",
-            "conv2d c4 k8 g2 f3x3 f32": "standard",
-            "conv2d c4 k8 f1x1 f32": "pointwise",
-            "conv2d c4 k8 f11x1 f32": "standard",
-            "conv1d c4 k8 filter=16 f16": "standard",
-            "conv1d c1 k8 f1 f32": "pointwise",
-        }.items():
-            self.assertEqual(bench_files.kind(line), kind, line)
-
-    def test_results_read_back_as_written_and_hold_no_nan(self):
-        rows = [row("a", convjit_ms=1.5, rel_error=math.nan), row("b", max_error_over_S=math.inf)]
-        bench_files.write_results(self.path, HEAD, rows)
-        results = bench_files.read_results(self.path)
-        self.assertEqual({key: results[key] for key in HEAD}, HEAD)
-        self.assertEqual(results["layers"], [row("a", convjit_ms=1.5), row("b")])
-
-    def test_a_file_of_another_shape_is_no_results_file(self):
-        for text in ('{"device": "GPU"}', "{}"):
-            with self.assertRaisesRegex(bench_files.FileError, "not a results file"):
-                bench_files.read_results(self.write(text))
-
-    def test_a_run_over_some_layers_keeps_the_other_rows_of_the_same_commit(self):
-        bench_files.write_results(self.path, HEAD, [row("a", convjit_ms=1), row("b", convjit_ms=2)])
-        rows = bench_files.merge_base(self.path, {**HEAD, "date": "later"}, {("a", "fp32")}, replace=False)
-        bench_files.update_rows(rows, row("a", convjit_ms=3))
-        bench_files.update_rows(rows, row("a", "tf32", convjit_ms=4))
-        self.assertEqual(
-            [(r["name"], r["math"], r["convjit_ms"]) for r in rows],
-            [("a", "fp32", 3), ("b", "fp32", 2), ("a", "tf32", 4)],
-        )
-
-    def test_rows_of_another_commit_are_never_kept_and_only_lost_when_asked(self):
-        bench_files.write_results(self.path, HEAD, [row("a"), row("b")])
-        other = {**HEAD, "commit": "d" * 40}
-        with self.assertRaisesRegex(bench_files.FileError, "its commit is .*--replace"):
-            bench_files.merge_base(self.path, other, {("a", "fp32")}, replace=False)
-        self.assertEqual(bench_files.merge_base(self.path, other, {("a", "fp32")}, replace=True), [])
-        everything = {("a", "fp32"), ("b", "fp32"), ("c", "fp32")}
-        self.assertEqual(bench_files.merge_base(self.path, other, everything, replace=False), [])
-
-
-class Tables(unittest.TestCase):
-    def test_the_table_has_a_dash_where_a_number_is_missing(self):
-        heading = compare_torch.table_line()
-        failed = compare_torch.table_line(row("kb1"))
-        self.assertEqual(len(heading), len(failed))
-        self.assertEqual(failed.split(), ["kb1", "fp32"] + ["-"] * (len(compare_torch.COLUMNS) - 2))
-
-    def test_readme_gets_the_table_of_the_results_and_check_sees_when_it_is_old(self):
-        numbers = {"family": "direct", "cudnn_ms": 16, "cudnn_best_ms": 12, "convjit_ms": 4}
-        numbers |= {"speedup": 3, "floor_ms": 2}
-        layers = [row("kb62", **numbers), row("kb55", **{**numbers, "speedup": 12}), row("kb50")]
-        with tempfile.TemporaryDirectory() as folder:
-            readme, results = os.path.join(folder, "README.md"), os.path.join(folder, "results.json")
-            with open(readme, "w", encoding="utf-8") as file:
-                file.write("before\n<!-- results -->\nNot measured yet.\n<!-- /results -->\nafter\n")
-            command = [sys.executable, "-B", os.path.join(BENCH, "readme_table.py")]
-            command += ["--readme", readme, "--results", results]
-
-            def run(*options):
-                return subprocess.run([*command, *options], capture_output=True, check=False).returncode
-
-            self.assertEqual(run("--check"), 0, "nothing measured, and so the README says")
-            bench_files.write_results(results, HEAD, layers)
-            self.assertEqual(run("--check"), 1)
-            self.assertEqual(run(), 0)
-            self.assertEqual(run("--check"), 0)
-            with open(readme, encoding="utf-8") as file:
-                text = file.read()
-        self.assertTrue(text.startswith("before\n<!-- results -->\n| layer |"))
-        self.assertTrue(text.endswith("<!-- /results -->\nafter\n"))
-        self.assertIn("| 16.00 | 12.00 | 4.00 | **3.00x** | 2.0 |", text)
-        self.assertIn("| 2 standard | fp32 | `direct` |  |  |  | **6.00x** (3.00 to 12.00) | 2.0 |", text)
-        self.assertIn("left out here: kb50.", text)
-
-    def test_the_benchmark_refuses_what_it_cannot_measure(self):
-        for options in (["--math", "fp64"], ["--names", "kb1"], ["--suite", "none"]):
-            with self.subTest(options), contextlib.redirect_stderr(io.StringIO()) as errors:
-                sys.argv[1:] = options
-                with contextlib.suppress(SystemExit):
-                    self.assertEqual(compare_torch.main(), 2)
-                self.assertIn(options[1], errors.getvalue())
 
 
 if __name__ == "__main__":

@@ -1,42 +1,55 @@
 #!/usr/bin/env python3
 """convjit beside cuDNN (through PyTorch) on the layers of layers.txt: correctness, then time, on one GPU.
 
-  compare_torch.py --suite kernelbench                   the 36 layers behind README's table, about 3 minutes
-  compare_torch.py --names kb62,kb60 --math fp32,tf32    some layers; their rows are updated in the results file
+  compare_torch.py                                          all layers in the three maths, about 8 minutes
+  compare_torch.py --group tensor --merge --gate            the layers the bars of family tensor are set on
+  compare_torch.py --names kb62,kb60 --math fp32 --no-cold --no-cudnn --output /tmp/try.json     a quick look
 
-Prints one line a layer and writes the results file after each one, so that a run cut short leaves what it measured.
-What is measured, and how: measure_layer.py. The results file and when its rows are kept: bench_files.py.
-Layers are measured in a process of its own; if a layer takes that down or hangs it, the next layer gets a new one.
+Which layers: those of any --suite, --group and --names (all, where none is given), less what --standard and --batch-min
+leave out. cuDNN is measured once a layer in fp32 and in tf32, on the same data as convjit.
 
-The commit is --commit, else $CONVJIT_COMMIT, else git's. Exit status 1 if any layer fails or is wrong, 2 for bad usage.
+Prints one line a layer, math and family, and writes the results file after each layer, so that a run cut short leaves
+what it measured; beside it a picture of it, in .svg. What is measured, and how: measure_layer.py. The results file and
+which rows it keeps: bench_files.py. What --gate holds it to: gate.py.
+Layers are measured in a process of its own; if a layer takes that down or hangs it, a new one measures the layer again,
+in each math and family by itself.
+
+The commit is --commit, else $CONVJIT_COMMIT, else git's. Exit status 1 if any layer fails or is wrong, or a bar of
+--gate is not passed; 2 for bad usage.
 """
 
 import argparse
+import collections
 import datetime
-import multiprocessing
 import os
 import subprocess
 import sys
+import tempfile
 
 import bench_files
+import bench_worker
+import gate
+import layer_groups
+import plot
+from convjit_ctypes import LIBRARY_CHOICE
 
 TOP = os.path.dirname(os.path.dirname(bench_files.HERE))
-LAYER_LIMIT_S = 180  # a layer that takes longer hangs: cuDNN's search takes some ten seconds on the largest
-MATHS = ("fp32", "fp32_block", "tf32")
 
 COLUMNS = (
     # heading, width, text of a row
     ("name", -16, lambda row: row["name"]),
     ("math", -10, lambda row: row["math"]),
-    ("family", -10, lambda row: row["family"]),
+    ("family", -9, lambda row: row["family"]),
     ("convjit ms", 10, lambda row: f"{row['convjit_ms']:.4f}"),
     ("cudnn ms", 9, lambda row: f"{row['cudnn_ms']:.4f}"),
     ("best ms", 9, lambda row: f"{row['cudnn_best_ms']:.4f}"),
     ("speedup", 7, lambda row: f"{row['speedup']:.2f}"),
     ("floor ms", 8, lambda row: f"{row['floor_ms']:.4f}"),
     ("x floor", 7, lambda row: f"{row['convjit_ms'] / row['floor_ms']:.1f}"),
+    ("plan ms", 8, lambda row: f"{row['predicted_ms']:.4f}"),
     ("error/S", 8, lambda row: f"{row['max_error_over_S']:.1e}"),
     ("rel error", 9, lambda row: f"{row['rel_error']:.1e}"),
+    ("cudnn rel", 9, lambda row: f"{row['cudnn_rel_error']:.1e}"),
     ("cold ms", 7, lambda row: f"{row['create_cold_ms']:.0f}"),
     ("warm ms", 7, lambda row: f"{row['create_warm_ms']:.2f}"),
 )
@@ -56,63 +69,6 @@ def table_line(row=None):
     return "  ".join(cells)
 
 
-class Worker:
-    """The measuring process, started when first needed and again after it was lost."""
-
-    def __init__(self, library, seconds):
-        self.library, self.seconds = library, seconds
-        self.process = self.pipe = None
-
-    def start(self):
-        """Facts about the machine; RuntimeError if it cannot measure."""
-        from measure_layer import serve
-
-        context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs, self.library, self.seconds), daemon=True)
-        self.process.start()
-        theirs.close()
-        facts, error = self._answer() or (None, "the measuring process ended while it started")
-        if error:
-            raise RuntimeError(error)
-        return facts
-
-    def measure(self, name, line, math):
-        """(row, what is wrong or None)."""
-        row = dict.fromkeys(bench_files.ROW_KEYS) | {"name": name, "layer": line, "math": math}
-        if not self.process:
-            self.start()
-        self.pipe.send((name, line, math))
-        answer = self._answer()
-        if answer is None:
-            return row, self._lost()
-        row, wrong, usable = answer
-        if not usable:
-            self.stop()
-        return row, wrong
-
-    def _answer(self):
-        try:
-            return self.pipe.recv() if self.pipe.poll(LAYER_LIMIT_S) else None
-        except (EOFError, ConnectionError):
-            return None
-
-    def _lost(self):
-        self.process.join(timeout=5)
-        code = self.process.exitcode
-        self.stop()
-        if code is None:
-            return f"no answer within {LAYER_LIMIT_S} s"
-        return f"the measuring process ended with code {code}"
-
-    def stop(self):
-        if self.process:
-            self.pipe.close()
-            self.process.join(timeout=5)
-            self.process.kill()
-            self.process = None
-
-
 def find_commit(given):
     """The commit of what was measured; "-dirty" where files that go into the library differ from it."""
     if given or os.environ.get("CONVJIT_COMMIT"):
@@ -128,45 +84,79 @@ def find_commit(given):
     return head.stdout.strip() + ("-dirty" if changed else "")
 
 
+def words(text):
+    return text.split(",")
+
+
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layers", default=bench_files.LAYERS, help="file of `name: layer line` (default: layers.txt)")
-    parser.add_argument("--suite", help="only this suite of the file")
-    parser.add_argument("--names", help="only these layers, separated by commas")
-    parser.add_argument("--math", default="fp32", help="maths, separated by commas: fp32 (default), fp32_block, tf32")
-    parser.add_argument("--library", default=os.path.join(TOP, "build", "libconvjit.so"), help="libconvjit.so to load")
-    parser.add_argument("--output", default=bench_files.RESULTS, help="results file (default: results/h200.json)")
-    parser.add_argument("--replace", action="store_true", help="start the results file anew")
-    parser.add_argument("--commit", help="commit of what is measured (default: $CONVJIT_COMMIT, else git's)")
-    parser.add_argument("--seconds-per-layer", type=float, default=1.0, help="time for timed calls of a layer")
+    which = parser.add_argument_group("which layers, maths and families")
+    which.add_argument("--layers", default=bench_files.LAYERS, help="file of `name: layer line` (default: layers.txt)")
+    which.add_argument("--suite", type=words, default=[], help="suites of the file: kernelbench, networks")
+    which.add_argument("--group", type=words, default=[], help="groups of bars.json: reference, standard, tensor, ...")
+    which.add_argument("--names", type=words, default=[], help="layers, separated by commas")
+    which.add_argument(
+        "--standard",
+        action="store_true",
+        help="only what family tensor is for: no transposed, depthwise " "or pointwise layers",
+    )
+    which.add_argument("--batch-min", type=int, default=0, metavar="N", help="only layers of a batch of N or more")
+    which.add_argument("--math", type=words, default=list(bench_files.MATHS), help="default: all three")
+    which.add_argument(
+        "--family",
+        type=words,
+        default=[LIBRARY_CHOICE],
+        help="families to measure beside each other; the "
+        "first is the one that counts. Default: the library's choice, `default`",
+    )
+    how = parser.add_argument_group("how")
+    how.add_argument("--library", default=os.path.join(TOP, "build", "libconvjit.so"), help="libconvjit.so to load")
+    how.add_argument(
+        "--seconds-per-layer",
+        type=float,
+        default=0.7,
+        metavar="S",
+        help="time for a layer's timed calls, " "shared by all that is timed on it",
+    )
+    how.add_argument("--no-cold", action="store_true", help="compile everything ahead, on all cores: no cold creates")
+    how.add_argument(
+        "--cache", metavar="DIR", help="where --no-cold compiles to, or finds what was (default: thrown away)"
+    )
+    how.add_argument("--no-cudnn", action="store_true", help="convjit alone: no ratios")
+    results = parser.add_argument_group("results")
+    results.add_argument("--output", default=bench_files.RESULTS, help="results file (default: results/h200.json)")
+    results.add_argument("--merge", action="store_true", help="keep the file's rows of layers not measured here")
+    results.add_argument("--replace", action="store_true", help="drop them")
+    results.add_argument("--commit", help="commit of what is measured (default: $CONVJIT_COMMIT, else git's)")
+    results.add_argument("--gate", action="store_true", help="then hold the file to the bars of bars.json")
     arguments = parser.parse_args()
-    arguments.math = arguments.math.split(",")
-    if unknown := set(arguments.math) - set(MATHS):
-        parser.error(f"--math {unknown.pop()}: one of {', '.join(MATHS)}")
+    if unknown := set(arguments.math) - set(bench_files.MATHS):
+        parser.error(f"--math {unknown.pop()}: one of {', '.join(bench_files.MATHS)}")
+    if arguments.cache and not arguments.no_cold:
+        parser.error("--cache is for --no-cold")
+    if arguments.merge and arguments.replace:
+        parser.error("--merge and --replace: one of them")
     return arguments
 
 
-def choose_tasks(arguments):
-    """(name, layer line, math) of everything asked for."""
-    layers = bench_files.read_layers(arguments.layers)
-    if arguments.suite:
-        layers = [layer for layer in layers if layer[0] == arguments.suite]
-    if arguments.names:
-        names = arguments.names.split(",")
-        if missing := set(names) - {name for _, name, _ in layers}:
-            raise bench_files.FileError(f"{arguments.layers}: no layer named {missing.pop()} in it")
-        layers = [layer for layer in layers if layer[1] in names]
-    if not layers:
-        raise bench_files.FileError(f"{arguments.layers}: no layer of suite {arguments.suite} in it")
-    return [(name, line, math) for math in arguments.math for _, name, line in layers]
+def choose_layers(arguments, bars):
+    return layer_groups.choose_layers(
+        bench_files.read_layers(arguments.layers),
+        bars["groups"],
+        arguments.suite,
+        arguments.group,
+        arguments.names,
+        arguments.standard,
+        arguments.batch_min,
+    )
 
 
-def print_summary(rows, failed):
+def print_summary(rows, wrong, seconds):
     for math in dict.fromkeys(row["math"] for row in rows):
-        of_math = [row for row in rows if row["math"] == math]
-        for kind in (*bench_files.KINDS, "all"):
+        of_math = [row for row in bench_files.chosen_rows(rows) if row["math"] == math]
+        for kind in (*layer_groups.KINDS, "all"):
             speedups = [
-                row["speedup"] for row in of_math if row["speedup"] and kind in ("all", bench_files.kind(row["layer"]))
+                row["speedup"] for row in of_math if row["speedup"] and kind in ("all", layer_groups.kind(row["layer"]))
             ]
             if speedups:
                 mean = bench_files.geometric_mean(speedups)
@@ -177,31 +167,66 @@ def print_summary(rows, failed):
         worse = [row["name"] for row in of_math if (row["rel_error"] or 0) > (row["cudnn_rel_error"] or float("inf"))]
         if worse:
             print(f"{math}: relative error above cuDNN's on {', '.join(worse)}")
-    print(f"{len(rows) - len(failed)} passed, {len(failed)} failed")
+    print("seconds:", ", ".join(f"{part} {spent:.1f}" for part, spent in seconds.most_common()))
+    print(f"{len(rows) - wrong} passed, {wrong} failed")
+
+
+class Report:
+    """What a run has measured so far, on the terminal and in the results file."""
+
+    def __init__(self, path, head, kept, bars):
+        self.path, self.head, self.kept, self.bars = path, head, kept, bars
+        self.names = [name for _, name, _ in bench_files.read_layers()]
+        self.rows, self.wrong = [], 0
+
+    def add(self, results):
+        measured = {bench_files.row_key(row) for row, _ in results}
+        self.kept = [row for row in self.kept if bench_files.row_key(row) not in measured]
+        for row, wrong in results:
+            row["floor_ms"] = self.bars["layers"].get(row["name"], {}).get("floor_ms", {}).get(row["math"])
+            self.rows.append(row)
+            self.wrong += wrong is not None
+            print(table_line(row), f"FAIL: {wrong}" if wrong else "pass", flush=True)
+        bench_files.write_results(self.path, self.head, bench_files.sort_rows(self.rows + self.kept, self.names))
+
+    def finish(self, seconds):
+        bench_files.write_text(plot.path_of(self.path), plot.draw(bench_files.read_results(self.path)))
+        print_summary(self.rows, self.wrong, seconds)
+
+
+def measure(arguments, layers, cache):
+    """Everything of a run but its options' rules; the number of failed rows."""
+    bars = bench_files.read_bars()
+    pairs = [(math, family) for math in arguments.math for family in arguments.family]
+    timed = len(pairs) + (0 if arguments.no_cudnn else 2 * len({math == "tf32" for math in arguments.math}))
+    options = {"library": arguments.library, "seconds": arguments.seconds_per_layer / timed}
+    options |= {"cache": cache, "cudnn": not arguments.no_cudnn}
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat("T", "seconds")
+    head = {"date": now, "commit": find_commit(arguments.commit)}
+    worker = bench_worker.Worker(options)
+    facts = worker.start()
+    head |= {key: facts[key] for key in bench_files.SAME_KEYS}
+    keys = {(name, math) for name, _ in layers for math in arguments.math}
+    kept = bench_files.kept_rows(arguments.output, head, keys, arguments.merge, arguments.replace)
+    if cache:
+        bench_worker.build_ahead(arguments.library, facts["target"], cache, [line for _, line in layers], pairs)
+    print(", ".join(f"{key} {head[key]}" for key in bench_files.HEAD_KEYS), table_line(), sep="\n", flush=True)
+    report, seconds = Report(arguments.output, head, kept, bars), collections.Counter()
+    for name, line in layers:
+        results, spent = worker.measure(name, line, pairs)
+        seconds.update(spent)
+        report.add(results)
+    worker.stop()
+    report.finish(seconds)
+    return report.wrong
 
 
 def run(arguments):
-    tasks = choose_tasks(arguments)
-    bars = bench_files.read_bars()
-    now = datetime.datetime.now(datetime.timezone.utc).isoformat("T", "seconds")
-    head = {"commit": find_commit(arguments.commit), "date": now}
-    worker = Worker(arguments.library, arguments.seconds_per_layer)
-    head.update(worker.start())
-    kept = bench_files.merge_base(arguments.output, head, {(name, math) for name, _, math in tasks}, arguments.replace)
-    print(", ".join(f"{key} {value}" for key, value in head.items()), table_line(), sep="\n", flush=True)
-    rows, failed = [], []
-    for name, line, math in tasks:
-        row, wrong = worker.measure(name, line, math)
-        row["floor_ms"] = bars.get(name, {}).get("floor_ms", {}).get(math)
-        rows.append(row)
-        print(table_line(row), f"FAIL: {wrong}" if wrong else "pass", flush=True)
-        if wrong:
-            failed.append(name)
-        bench_files.update_rows(kept, row)
-        bench_files.write_results(arguments.output, head, kept)
-    worker.stop()
-    print_summary(rows, failed)
-    return 1 if failed else 0
+    layers = choose_layers(arguments, bench_files.read_bars())
+    with tempfile.TemporaryDirectory() as temporary:
+        failed = measure(arguments, layers, (arguments.cache or temporary) if arguments.no_cold else None)
+    passed = gate.report(arguments.output) if arguments.gate else True
+    return 0 if passed and not failed else 1
 
 
 def main():

@@ -4,7 +4,9 @@ Struct fields stand in the order of the header; tests/bench_selftest.py compiles
 and every number. A call that fails raises ConvjitError with the status and the text of convjit_last_error().
 """
 
+import contextlib
 import ctypes
+import os
 from ctypes import POINTER, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 
 STATUS = (
@@ -17,6 +19,7 @@ LAYOUTS = "CHANNELS_FIRST CHANNELS_LAST".split()
 MATHS = "FP32 FP32_BLOCK TF32".split()
 ACTIVATIONS = "NONE RELU LEAKY_RELU SILU GELU SIGMOID TANH HARDSWISH CLAMP".split()
 LINE_MAX = 768
+LIBRARY_CHOICE = "default"  # in place of a family's name
 
 
 class Desc(ctypes.Structure):
@@ -142,6 +145,7 @@ FUNCTIONS = {
     "convjit_layer_packed_bytes": (c_size_t, [c_void_p]),
     "convjit_layer_forward": ("status", [c_void_p, POINTER(Io), c_void_p]),
     "convjit_layer_get_info": (LayerInfo, [c_void_p]),
+    "convjit_layer_predict_ms": (c_double, [c_void_p, c_int64]),
     "convjit_layer_destroy": (None, [c_void_p]),
 }
 
@@ -208,6 +212,11 @@ class Context:
     def counters(self):
         return self.convjit.get_counters(self.handle)
 
+    def environment(self):
+        found = Environment()
+        self.convjit.get_environment(self.handle, found)
+        return found
+
 
 class Layer:
     """convjit_layer_create ... convjit_layer_destroy; a `with` block. Pointers are plain integers, 0 for NULL."""
@@ -226,6 +235,10 @@ class Layer:
         """Strings of the info are bytes that live as long as the layer."""
         return self.convjit.layer_get_info(self.handle)
 
+    def predicted_ms(self, batch):
+        """By the plan's cost model; None where it has none."""
+        return self.convjit.layer_predict_ms(self.handle, batch) or None
+
     def set_weights(self, weights, bias=0, stream=0):
         self.convjit.layer_set_weights(self.handle, weights, bias, stream)
 
@@ -236,3 +249,17 @@ class Layer:
 
     def forward(self, io, stream=0):
         self.convjit.layer_forward(self.handle, io, stream)
+
+
+@contextlib.contextmanager
+def forced(family):
+    """Only this family, for what is asked and created inside."""
+    before = os.environ.get("CONVJIT_FAMILY")
+    if family != LIBRARY_CHOICE:
+        os.environ["CONVJIT_FAMILY"] = family
+    try:
+        yield
+    finally:
+        os.environ.pop("CONVJIT_FAMILY", None)
+        if before is not None:
+            os.environ["CONVJIT_FAMILY"] = before

@@ -1,11 +1,11 @@
 """One layer on the GPU: convjit and cuDNN (through PyTorch) in this process, on PyTorch's current stream.
 
-In this order: create with an empty cache (cold), create again from disk (warm), set weights, poison y, forward, compare
-sampled outputs with float64, and only then time both. Wrong results are never timed.
+First convjit, in each wanted math and family: create with an empty cache (cold), create again from disk (warm), set
+weights, poison y, forward, compare sampled outputs with float64, and only then time. Wrong results are never timed.
+Then cuDNN, in fp32 and tf32 as these maths need, on the same x and w: channels first, then channels last.
 
-Timing. CUDA events around single calls, after a warm-up; the median. Each batch of calls is queued behind a short sleep
-of the GPU, so that the host is ahead and its time is not measured. Where x and y together would stay in the L2 cache,
-calls rotate over enough copies of them that data comes from memory. Weights stay where they are, for both.
+Timing: bench_timer.py, the median of single calls. Where x and y together would stay in the L2 cache, calls rotate over
+enough copies of them that data comes from memory. Weights stay where they are, for both.
 
 Bias. Both compute it when results are compared. When cuDNN is timed it has none: PyTorch adds the bias in a second pass
 over y, which is no time of cuDNN's. convjit keeps its bias, which is part of its only launch.
@@ -20,16 +20,10 @@ import zlib
 import torch
 import torch.nn.functional as functional
 
-import sampled_reference
 from bench_files import ROW_KEYS
-from convjit_ctypes import MATHS, Context, Convjit, ConvjitError, Layer
-
-SAMPLES = 2048
-WARM_UP = 3
-CALLS = (10, 1000)  # at least, at most
-BATCH = 100  # timed calls queued behind one sleep; CUDA queues about a thousand launches
-SLEEP_CYCLES = 16_000_000  # about 8 ms: the host time of BATCH calls and more
-L2_MULTIPLE = 3  # copies of x and y hold this many times the L2
+from bench_problem import Problem, normal, relative_error, torch_call
+from bench_timer import Clock, median_ms
+from convjit_ctypes import LIBRARY_CHOICE, Context, Convjit, ConvjitError, Layer, forced
 
 PROMISE = {"fp32": 2.0**-21, "fp32_block": 2.0**-21, "tf32": 2.0**-10}  # |error| <= PROMISE * S, from convjit.h
 BIAS_ROUNDING = 2.0**-24  # of the output: adding the bias rounds once more, which is no error of the convolution
@@ -51,95 +45,33 @@ def driver_version():
     return "unknown"
 
 
-def normal(shape, generator, scale=1.0):
-    return torch.randn(shape, generator=generator, device=generator.device).mul_(scale)
-
-
-def relative_error(got, want):
-    return (torch.linalg.vector_norm(got - want) / torch.linalg.vector_norm(want)).item()
-
-
-def torch_call(desc, channels_last):
-    """x, w, bias -> y through PyTorch. One dimension has no channels-last format: there x and w get a height of 1."""
-    pad = 1 if channels_last and desc.rank == 1 else 0
-    stride, dilation = (1,) * pad + desc.spatial("stride"), (1,) * pad + desc.spatial("dilation")
-    padding, output_padding = (0,) * pad + desc.spatial("pad_begin"), (0,) * pad + desc.spatial("output_padding")
-    rank = desc.rank + pad
-    if desc.operation == 0:
-        function = (functional.conv1d, functional.conv2d, functional.conv3d)[rank - 1]
-        return lambda x, w, bias=None: function(x, w, bias, stride, padding, dilation, desc.groups)
-    transposed = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)[rank - 1]
-    return lambda x, w, bias=None: transposed(x, w, bias, stride, padding, output_padding, desc.groups, dilation)
-
-
-def to_channels_last(tensor):
-    if tensor.dim() == 3:
-        tensor = tensor.unsqueeze(2)
-    memory_format = torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d
-    return tensor.contiguous(memory_format=memory_format)
-
-
-class Problem:
-    """A layer with its data on the device: w, bias, and as many copies of x as the timing rotates over."""
-
-    def __init__(self, convjit, line, math, seed, device, l2_bytes):
-        self.math = math
-        self.desc, self.batch = convjit.parse(line)
-        self.desc.math = MATHS.index(math.upper())
-        self.line = convjit.format(self.desc, self.batch)
-        desc, rank = self.desc, self.desc.rank
-        self._require_comparable()
-        group_in, group_out = desc.in_channels // desc.groups, desc.out_channels // desc.groups
-        lead = (desc.out_channels, group_in) if desc.operation == 0 else (desc.in_channels, group_out)
-        x_shape = (self.batch, desc.in_channels, *desc.in_size[:rank])
-        self.y_shape = (self.batch, desc.out_channels, *convjit.out_size(desc))
-        generator = torch.Generator(device).manual_seed(seed)
-        self.w = normal((*lead, *desc.kernel[:rank]), generator)
-        self.w.mul_(group_in**-0.5 * self.w[0, 0].numel() ** -0.5)
-        self.bias = normal((desc.out_channels,), generator)
-        first = normal(x_shape, generator)
-        bytes_once = 4 * (first.numel() + torch.Size(self.y_shape).numel())
-        copies = min(2048, -(-L2_MULTIPLE * l2_bytes // bytes_once))
-        self.xs = [first] + [normal(x_shape, generator) for _ in range(copies - 1)]
-        self.samples = sampled_reference.sample_outputs(self.y_shape, SAMPLES, seed).to(device)
-
-    def _require_comparable(self):
-        desc = self.desc
-        if self.batch < 1 or 0 in desc.spatial("in_size"):
-            raise ValueError(f"'{self.line}': a layer to be timed needs its batch and its input size")
-        if desc.data_type or desc.weight_type or desc.bias_type or desc.layout or desc.weight_layout:
-            raise ValueError(f"'{self.line}': this benchmark compares float32, channels first")
-        if desc.activation or desc.alpha != 1 or desc.beta != 0:
-            raise ValueError(f"'{self.line}': this benchmark compares bare convolutions with a bias")
-        if desc.spatial("pad_begin") != desc.spatial("pad_end"):
-            raise ValueError(f"'{self.line}': PyTorch pads both ends alike")
-
-    def want(self):
-        """Exact outputs with bias at the samples, and S."""
-        values, sums = sampled_reference.reference(self.desc, self.xs[0], self.w, self.samples)
-        return values + self.bias.double()[self.samples[:, 1]], sums
-
-
 class Bench:
-    """Measures layers, one after the other."""
+    """Measures layers, one after the other. `cache`: a folder that holds every kernel already; then none is compiled
+    here, and none has a cold create. `cudnn`: whether to measure it too."""
 
-    def __init__(self, library, seconds, device="cuda"):
-        self.seconds = seconds
-        self.device = device
+    def __init__(self, library, seconds, cache=None, cudnn=True, device="cuda", target=None):
+        self.seconds, self.cache, self.cudnn = seconds, cache, cudnn
+        self.device, self.target = device, target
+        self.clock = Clock()
         self.convjit = Convjit(library)
         torch.backends.cudnn.benchmark = True
         torch.zeros(1, device=device)  # makes PyTorch's CUDA context current on this thread
         self.l2_bytes = getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 60 << 20)
         self.stream = torch.cuda.current_stream().cuda_stream
-        self._check_tf32_switch()
-        self._open_compiler()
+        if cudnn:
+            self._check_tf32_switch()
+        if not cache:
+            self._open_compiler()
 
     def facts(self):
         cudnn = torch.backends.cudnn.version()
+        with Context(self.convjit, self.target) as context:
+            target = context.environment().target.decode()
         return {
             "device": torch.cuda.get_device_name(),
             "driver": driver_version(),
             "cudnn": f"{cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100} (PyTorch {torch.__version__})",
+            "target": target,
         }
 
     def _check_tf32_switch(self):
@@ -158,45 +90,75 @@ class Bench:
         """The first compile of a process also opens the compiler: not a cost of the first layer of the list."""
         desc, _ = self.convjit.parse("conv2d c1 k1 in8x8 f1x1 f32 nchw fp32")
         with tempfile.TemporaryDirectory() as cache, contextlib.suppress(ConvjitError):
-            with Context(self.convjit, cache_directory=cache) as context, Layer(context, desc):
+            with Context(self.convjit, self.target, cache) as context, Layer(context, desc):
                 pass
 
-    def measure(self, name, line, math):
-        """(row, None), or (row, what is wrong)."""
-        row = dict.fromkeys(ROW_KEYS)
-        row.update(name=name, layer=line, math=math)
+    def measure(self, name, line, pairs):
+        """A list of (row, what is wrong or None), one for each (math, family) of `pairs` but those whose family
+        refuses the layer, or was already measured in that math."""
+        results = []
         try:
-            problem = Problem(self.convjit, line, math, zlib.crc32(name.encode()), self.device, self.l2_bytes)
-            row["layer"] = problem.line
-            wrong = self._measure_convjit(problem, row)
-            self._measure_cudnn(problem, row)
+            with self.clock("data"):
+                problem = Problem(self.convjit, line, zlib.crc32(name.encode()), self.device, self.l2_bytes)
+                problem.answer  # pylint: disable=pointless-statement
+            for math, family in pairs:
+                row = dict.fromkeys(ROW_KEYS) | {"name": name, "layer": line, "math": math}
+                seen = {other["family"] for other, _ in results if other["math"] == math}
+                if family not in seen and self._applies(problem, math, family):
+                    wrong = self._measure_convjit(problem, row, family)
+                    if row["family"] not in seen:
+                        results.append((row, wrong))
+            if self.cudnn:
+                self._measure_cudnn(problem, results)
         except ERRORS as error:
-            return row, str(error).splitlines()[0]
-        finally:
-            problem = None
-            with contextlib.suppress(RuntimeError):  # after an illegal access every CUDA call fails
-                torch.cuda.empty_cache()
-        if row["convjit_ms"] and row["cudnn_best_ms"]:
-            row["speedup"] = row["cudnn_best_ms"] / row["convjit_ms"]
-        return row, wrong
+            results = [
+                (dict.fromkeys(ROW_KEYS) | {"name": name, "layer": line, "math": math}, first_line(error))
+                for math in dict.fromkeys(math for math, _ in pairs)
+            ]
+        return results
 
-    def _measure_convjit(self, problem, row):
-        with tempfile.TemporaryDirectory() as cache:
-            with self._created(problem, cache, row, "create_cold_ms", b"compiler"):
-                pass
-            with self._created(problem, cache, row, "create_warm_ms", b"disk") as layer:
-                info = layer.info()
-                row.update(family=info.family.decode(), config=info.config.decode())
-                try:
-                    return self._run_convjit(problem, row, layer)
-                finally:
-                    torch.cuda.synchronize()
+    def _applies(self, problem, math, family):
+        if family == LIBRARY_CHOICE:
+            return True
+        with forced(family), problem.in_math(math) as (desc, _):
+            try:
+                with Context(self.convjit, self.target) as context:
+                    self.convjit.supported(desc, context.environment().target)
+            except ConvjitError as error:
+                if error.status == "CONVJIT_UNSUPPORTED":
+                    return False
+                raise
+        return True
+
+    def _measure_convjit(self, problem, row, family):
+        """Fills the row; what is wrong, or None."""
+        row["family"] = None if family == LIBRARY_CHOICE else family
+        try:
+            with forced(family), problem.in_math(row["math"]) as (desc, row["layer"]):
+                if self.cache:
+                    return self._from_cache(problem, desc, row, self.cache)
+                with tempfile.TemporaryDirectory() as cache:
+                    with self.clock("create cold"), self._created(desc, cache, row, "create_cold_ms", b"compiler"):
+                        pass
+                    return self._from_cache(problem, desc, row, cache)
+        except ERRORS as error:
+            return first_line(error)
+
+    def _from_cache(self, problem, desc, row, cache):
+        with self._created(desc, cache, row, "create_warm_ms", b"disk") as layer:
+            info = layer.info()
+            row.update(family=info.family.decode(), config=info.config.decode())
+            row["predicted_ms"] = layer.predicted_ms(problem.batch)
+            try:
+                return self._run_convjit(problem, row, layer)
+            finally:
+                torch.cuda.synchronize()
 
     @contextlib.contextmanager
-    def _created(self, problem, cache, row, key, origin):
-        with Context(self.convjit, cache_directory=cache) as context:
+    def _created(self, desc, cache, row, key, origin):
+        with Context(self.convjit, self.target, cache) as context:
             start = time.perf_counter()
-            with Layer(context, problem.desc) as layer:
+            with Layer(context, desc) as layer:
                 milliseconds = (time.perf_counter() - start) * 1e3
                 if layer.info().origin != origin:
                     raise ValueError(f"the kernel came from {layer.info().origin.decode()}, not from {origin.decode()}")
@@ -204,89 +166,97 @@ class Bench:
                 yield layer
 
     def _run_convjit(self, problem, row, layer):
-        layer.set_weights(problem.w.data_ptr(), problem.bias.data_ptr(), self.stream)
-        ys = [torch.full(problem.y_shape, torch.nan, device=self.device) for _ in problem.xs]
-        ios = [Layer.io(problem.batch, x.data_ptr(), y.data_ptr()) for x, y in zip(problem.xs, ys)]
-        layer.forward(ios[0], self.stream)
-        wrong = self._compare(problem, row, ys[0])
+        with self.clock("convjit checked"):
+            layer.set_weights(problem.w.data_ptr(), problem.bias.data_ptr(), self.stream)
+            ys = [torch.empty(problem.y_shape, device=self.device) for _ in problem.xs]
+            ys[0].fill_(torch.nan)
+            ios = [Layer.io(problem.batch, x.data_ptr(), y.data_ptr()) for x, y in zip(problem.xs, ys)]
+            layer.forward(ios[0], self.stream)
+            wrong = compare(problem, row, ys[0])
         if not wrong:
-            row["convjit_ms"] = self._median_ms(lambda i: layer.forward(ios[i], self.stream), len(ios))
+            with self.clock("convjit timed"):
+                row["convjit_ms"] = median_ms(lambda i: layer.forward(ios[i], self.stream), len(ios), self.seconds)
         return wrong
 
-    def _compare(self, problem, row, y):
-        want, sums = problem.want()
-        error = (sampled_reference.gather(y, problem.samples) - want).abs()
-        row["rel_error"] = (torch.linalg.vector_norm(error) / torch.linalg.vector_norm(want)).item()
-        unwritten = int(y.isnan().sum())
-        if unwritten:
-            return f"{unwritten} of {y.numel()} outputs are NaN"
-        # An output without a tap has S = 0 and must be the bias: 0/0 counts as 0.
-        over_sum = ((error - BIAS_ROUNDING * want.abs()).clamp(min=0) / sums).nan_to_num(nan=0, posinf=torch.inf)
-        worst = over_sum.argmax().item()
-        row["max_error_over_S"] = over_sum[worst].item()
-        off = int((over_sum > PROMISE[problem.math]).sum())
-        if off:
-            at = problem.samples[worst].tolist()
-            return f"{off} of {len(want)} samples are off; y{at} by {error[worst]:.3g}, S {sums[worst]:.3g}"
-        return None
+    def _measure_cudnn(self, problem, results):
+        """Once for fp32 and once for tf32, and into the rows of each."""
+        switches = sorted({row["math"] == "tf32" for row, _ in results})
+        errors, first = {}, {}
+        for tf32 in switches:
+            with contextlib.suppress(RuntimeError):
+                errors[tf32], first[tf32] = self._cudnn_ms(problem, tf32, channels_last=False)
+        last = {}
+        with contextlib.suppress(RuntimeError):  # channels-last copies of the largest layers may not fit
+            problem.change_to_channels_last()
+            for tf32 in switches:
+                with contextlib.suppress(RuntimeError):
+                    _, last[tf32] = self._cudnn_ms(problem, tf32, channels_last=True)
+        for index, (row, wrong) in enumerate(results):
+            tf32 = row["math"] == "tf32"
+            row["cudnn_rel_error"], row["cudnn_ms"] = errors.get(tf32), first.get(tf32)
+            row["cudnn_best_ms"] = min(filter(None, (first.get(tf32), last.get(tf32))), default=None)
+            if not tf32 and errors.get(tf32, 0) > CUDNN_FP32_LIMIT:
+                wrong = wrong or f"cuDNN's relative error in fp32 is {errors[tf32]:.1e}: that is not fp32"
+                row["cudnn_ms"] = row["cudnn_best_ms"] = None
+            elif row["convjit_ms"] and row["cudnn_best_ms"]:
+                row["speedup"] = row["cudnn_best_ms"] / row["convjit_ms"]
+            results[index] = row, wrong
 
-    def _measure_cudnn(self, problem, row):
-        set_tf32(problem.math == "tf32")
-        with contextlib.suppress(RuntimeError):
-            call = torch_call(problem.desc, channels_last=False)
-            y = sampled_reference.gather(call(problem.xs[0], problem.w, problem.bias), problem.samples)
-            row["cudnn_rel_error"] = relative_error(y, problem.want()[0])
-            row["cudnn_ms"] = self._cudnn_ms(call, problem.xs, problem.w)
-        if problem.math != "tf32" and (row["cudnn_rel_error"] or 0) > CUDNN_FP32_LIMIT:
-            raise ValueError(f"cuDNN's relative error in fp32 is {row['cudnn_rel_error']:.1e}: that is not fp32")
-        last_ms = None
-        with contextlib.suppress(RuntimeError):
-            call = torch_call(problem.desc, channels_last=True)
-            # In place, to hold x only once: the channels-first copies are not needed any more.
-            for index, x in enumerate(problem.xs):
-                problem.xs[index] = to_channels_last(x)
-            last_ms = self._cudnn_ms(call, problem.xs, to_channels_last(problem.w))
-        row["cudnn_best_ms"] = min(filter(None, (row["cudnn_ms"], last_ms)), default=None)
-
-    def _cudnn_ms(self, call, xs, w):
-        torch.cuda.empty_cache()  # cuDNN's search skips algorithms whose workspace does not fit
+    def _cudnn_ms(self, problem, tf32, channels_last):
+        """(relative error where channels come first, milliseconds)."""
+        set_tf32(tf32)
+        call = torch_call(problem.desc, channels_last)
+        xs, w, error = problem.xs, problem.w, None
+        with self.clock("cuDNN search"):
+            self._make_room()
+            if channels_last:
+                call(xs[0], w)
+            else:
+                error = relative_error(problem.at_samples(call(xs[0], w, problem.bias)), problem.answer[0])
+            torch.cuda.synchronize()
         ys = [None] * len(xs)  # kept, so that the allocator rotates over as many y
 
         def once(index):
             ys[index] = call(xs[index], w)
 
-        return self._median_ms(once, len(xs))
+        with self.clock("cuDNN timed"):
+            return error, median_ms(once, len(xs), self.seconds)
 
-    def _median_ms(self, call, copies):
-        """Median device time of call(index) in milliseconds, index rotating over the copies."""
-        turn = 0
-
-        def batch(count):
-            nonlocal turn
-            events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
-            torch.cuda._sleep(SLEEP_CYCLES)
-            for start, end in events:
-                start.record()
-                call(turn % copies)
-                end.record()
-                turn += 1
-            torch.cuda.synchronize()
-            return [start.elapsed_time(end) for start, end in events]
-
-        batch(WARM_UP)
-        typical = min(batch(2))
-        left = int(min(max(self.seconds / 3 * 1e3 / typical, CALLS[0]), CALLS[1]))
-        times = []
-        while left > 0:
-            times += batch(min(left, BATCH))
-            left -= BATCH
-        return sorted(times)[len(times) // 2]
+    def _make_room(self):
+        """cuDNN's search skips algorithms whose workspace does not fit."""
+        free, total = torch.cuda.mem_get_info()
+        if free < total // 2:
+            torch.cuda.empty_cache()
 
 
-def serve(connection, library, seconds):
-    """The measuring process: answers (name, line, math) with (row, what is wrong, usable) until the pipe closes."""
+def first_line(error):
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def compare(problem, row, y):
+    """Fills the errors of the row; what is wrong, or None."""
+    want, sums = problem.answer
+    error = (problem.at_samples(y) - want).abs()
+    row["rel_error"] = (torch.linalg.vector_norm(error) / torch.linalg.vector_norm(want)).item()
+    unwritten = int(y.isnan().sum())
+    if unwritten:
+        return f"{unwritten} of {y.numel()} outputs are NaN"
+    # An output without a tap has S = 0 and must be the bias: 0/0 counts as 0.
+    over_sum = ((error - BIAS_ROUNDING * want.abs()).clamp(min=0) / sums).nan_to_num(nan=0, posinf=torch.inf)
+    worst = over_sum.argmax().item()
+    row["max_error_over_S"] = over_sum[worst].item()
+    off = int((over_sum > PROMISE[row["math"]]).sum())
+    if off:
+        at = problem.samples[worst].tolist()
+        return f"{off} of {len(want)} samples are off; y{at} by {error[worst]:.3g}, S {sums[worst]:.3g}"
+    return None
+
+
+def serve(connection, options):
+    """The measuring process: answers (name, line, pairs) with (results of measure(), usable, seconds a part) until the
+    pipe closes."""
     try:
-        bench = Bench(library, seconds)
+        bench = Bench(**options)
         connection.send((bench.facts(), None))
     except (*ERRORS, OSError, AttributeError) as error:
         connection.send((None, f"{error}"))
@@ -297,9 +267,10 @@ def serve(connection, library, seconds):
             task = connection.recv()
         except EOFError:
             return
-        row, wrong = bench.measure(*task)
+        results = bench.measure(*task)
         try:
             torch.cuda.synchronize()
+            torch.cuda.empty_cache()
         except RuntimeError:  # an illegal access, say: this process's CUDA context is lost
             usable = False
-        connection.send((row, wrong, usable))
+        connection.send((results, usable, bench.clock.take()))

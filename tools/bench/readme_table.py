@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes the speed table of README.md, between <!-- results --> and <!-- /results -->, from a results file.
+"""Puts the table of a results file into README.md, between its two <!-- results --> comments, with the picture beside.
 
-  readme_table.py [--results FILE] [--readme FILE]      rewrites the table
-  readme_table.py --check                               changes nothing; exit status 1 where the table is not current
+readme_table.py [--results FILE] [--readme FILE]      rewrites the README
+readme_table.py --check                               changes nothing; exit status 1 where the table is not current
 """
 
 import argparse
@@ -10,6 +10,8 @@ import os
 import sys
 
 import bench_files
+import layer_groups
+import plot
 
 TOP = os.path.dirname(os.path.dirname(bench_files.HERE))
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
@@ -17,51 +19,86 @@ REFERENCE = ("kb62", "kb60")  # the two reference layers get lines of their own
 NO_RESULTS = "Not measured yet."
 
 
-def words(row):
-    """The layer in short: its line without batch, types, layout and math, which the table says once."""
-    return " ".join(word for word in row["layer"].split() if word not in ("f32", "nchw", row["math"]))
+def over_floor(rows):
+    return bench_files.geometric_mean([row["convjit_ms"] / row["floor_ms"] for row in rows])
 
 
-def layer_line(row):
-    cells = [f"{row['name']}: `{words(row)}`", row["math"], f"`{row['family']}`"]
-    cells += [f"{row[key]:.2f}" for key in ("cudnn_ms", "cudnn_best_ms", "convjit_ms")]
-    return cells + [f"**{row['speedup']:.2f}x**", f"{row['convjit_ms'] / row['floor_ms']:.1f}"]
+def layer_cell(rows):
+    row = rows[0]
+    times = f"{row['convjit_ms']:.2f} ms, cuDNN {row['cudnn_best_ms']:.2f}"
+    return f"**{row['speedup']:.2f}x** {times}; {over_floor(rows):.1f} floors"
 
 
-def group_line(kind, math, rows):
-    """One line for all layers of a kind: how many, geometric means, and the range of the speedup."""
+def group_cell(rows):
     speedups = [row["speedup"] for row in rows]
-    floors = [row["convjit_ms"] / row["floor_ms"] for row in rows]
+    mean = bench_files.geometric_mean(speedups)
+    return f"**{mean:.2f}x** {min(speedups):.2f} to {max(speedups):.2f}; {over_floor(rows):.1f} floors"
+
+
+def table_line(label, rows, maths, cell):
+    """Cells: what is measured, the families that compute it, then one a math."""
     families = ", ".join(f"`{family}`" for family in sorted({row["family"] for row in rows}))
-    mean = bench_files.geometric_mean
-    spread = f"**{mean(speedups):.2f}x** ({min(speedups):.2f} to {max(speedups):.2f})"
-    return [f"{len(rows)} {kind}", math, families, "", "", "", spread, f"{mean(floors):.1f}"]
+    count = len({row["name"] for row in rows})
+    line = [label if cell is layer_cell else f"{count} {label}", families]
+    for math in maths:
+        of_math = [row for row in rows if row["math"] == math]
+        few = f" ({len(of_math)} of {count})" if of_math and len(of_math) < count else ""
+        line.append(cell(of_math) + few if of_math else "-")
+    return line
 
 
-def markdown(results):
-    suite = {name for suite, name, _ in bench_files.read_layers() if suite == "kernelbench"}
-    rows = [row for row in results["layers"] if row["name"] in suite]
+def table_lines(measured, maths):
+    """The reference layers, then for each suite a line a kind of layers."""
+    layers = bench_files.read_layers()
+    short = {
+        name: " ".join(word for word in line.split() if word not in ("f32", "nchw", "fp32")) for _, name, line in layers
+    }
+    suite_of = {name: suite for suite, name, _ in layers}
+    lines = []
+    for name in REFERENCE:
+        if rows := [row for row in measured if row["name"] == name]:
+            lines.append(table_line(f"{name}: `{short[name]}`", rows, maths, layer_cell))
+    for suite, suffix in (("kernelbench", ""), ("networks", ", of networks")):
+        for kind in layer_groups.KINDS:
+            rows = [
+                row
+                for row in measured
+                if suite_of.get(row["name"]) == suite and layer_groups.kind(row["layer"]) == kind
+            ]
+            if rows:
+                lines.append(table_line(kind + suffix, rows, maths, group_cell))
+    return lines
+
+
+def commits(results):
+    """The commit of the rows, or, where there are several, how many are of each other one."""
+    text = f"convjit {results['commit'][:12]}"
+    older = {}
+    for row in results["layers"]:
+        if row.get("commit", results["commit"]) != results["commit"]:
+            key = row["commit"][:12], row.get("date", results["date"])[:10]
+            older[key] = older.get(key, 0) + 1
+    return text + "".join(f", {count} rows {commit} of {date}" for (commit, date), count in sorted(older.items()))
+
+
+def markdown(results, path):
+    rows = bench_files.chosen_rows(results["layers"])
     measured = [row for row in rows if row["speedup"] and row["floor_ms"]]
-    lines = [
-        ["layer", "math", "family", "cuDNN NCHW, ms", "cuDNN best, ms", "convjit, ms", "speedup", "over floor"],
-        ["---"] * 3 + ["---:"] * 5,
-    ]
-    lines += [layer_line(row) for name in REFERENCE for row in measured if row["name"] == name]
-    for math in dict.fromkeys(row["math"] for row in measured):
-        for kind in bench_files.KINDS:
-            group = [row for row in measured if row["math"] == math and bench_files.kind(row["layer"]) == kind]
-            if group:
-                lines.append(group_line(kind, math, group))
+    maths = [math for math in bench_files.MATHS if any(row["math"] == math for row in measured)]
+    lines = [["layers", "family", *maths], ["---"] * (2 + len(maths)), *table_lines(measured, maths)]
     table = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+    where = f"{results['device']}, {results['date'][:10]}"
     note = (
-        f"{results['device']}, driver {results['driver']}, cuDNN {results['cudnn']}, {results['date'][:10]}, convjit "
-        f"{results['commit'][:12]}. Float32, channels first; cuDNN in benchmark mode in the same run, best: the faster "
-        "of channels first and channels last; groups: geometric mean (lowest to highest); floor: what arithmetic or "
-        f"memory takes at least. All {len(rows)} rows: `{os.path.relpath(bench_files.RESULTS, TOP)}`."
+        f"{results['device']}, driver {results['driver']}, cuDNN {results['cudnn']}, {results['date'][:10]}, "
+        f"{commits(results)}. Float32 data, channels first. Speedup over cuDNN in benchmark mode in the same run, the "
+        "faster of channels first and channels last, in tf32 beside tf32 and in fp32 beside the others; groups: geometric "
+        "mean, lowest to highest. Floor: what arithmetic or memory takes at least. "
+        f"All {len(results['layers'])} rows: `{path}`."
     )
-    if failed := [row["name"] for row in rows if row not in measured]:
+    if failed := [f"{row['name']} ({row['math']})" for row in rows if row not in measured]:
         note += f" Not measured, and left out here: {', '.join(failed)}."
-    return table + "\n\n" + note
+    picture = f"![convjit, cuDNN and the floor, layer by layer; {where}]({plot.path_of(path)})"
+    return f"{table}\n\n{note}\n\n{picture}"
 
 
 def main():
@@ -76,8 +113,10 @@ def main():
     _, end, after = rest.partition(END)
     if not begin or not end:
         sys.exit(f"{arguments.readme}: no {BEGIN} ... {END} in it")
-    exists = os.path.exists(arguments.results)
-    table = markdown(bench_files.read_results(arguments.results)) if exists else NO_RESULTS
+    path = os.path.relpath(arguments.results, os.path.dirname(os.path.abspath(arguments.readme)))
+    table = NO_RESULTS
+    if os.path.exists(arguments.results):
+        table = markdown(bench_files.read_results(arguments.results), path)
     new = f"{before}{BEGIN}\n{table}\n{END}{after}"
     if arguments.check:
         if new != text:
