@@ -28,7 +28,7 @@ typedef struct cj_hopper {
 } cj_hopper;
 
 struct cj_cpu_product;
-unsigned long long cj_product_descriptor(void *launch, const void *start, unsigned k_stride);
+uint32_t cj_product_descriptor(void *launch, const void *start, unsigned k_stride);
 void cj_product_issue(void *launch, const struct cj_cpu_product *given);
 void cj_product_fence(void *launch);
 void cj_product_commit(void *launch);

@@ -27,7 +27,7 @@
 
 enum { WARPGROUP = CJ_WARPGROUP };
 enum { ROWS = 64, MOST_COLUMNS = 256, DEPTH = 8, HALF_DEPTH = 16 };
-enum { UNIT = 16, CORE_LINES = 8, CORE_BYTES = UNIT * CORE_LINES }; /* lines: rows of A, columns of B */
+enum { UNIT = 16 }; /* bytes of a line (a row of A, a column of B) that lie together */
 enum { EXTRA_BITS = 2 };
 static const uint64_t DOUBLE_BIAS = 1023;
 enum { MOST_PRODUCTS = 256, MOST_SUMS = 4 }; /* in flight */
@@ -42,7 +42,7 @@ typedef struct sums {
 } sums;
 
 typedef struct product {
-    unsigned long long a, b; /* descriptors */
+    uint32_t a, b; /* descriptors */
     int columns;
     bool add, half;
     uint64_t group;
@@ -105,25 +105,21 @@ static float tf32(uint32_t bits) {
     return value;
 }
 
-/* Fields of a descriptor, in bytes; the last is the distance of core matrices along M or N. */
-static size_t start_of(unsigned long long descriptor) {
+/* Fields of a descriptor, in bytes. Core matrices follow each other along M or N. */
+static size_t start_of(uint32_t descriptor) {
     return (size_t)(descriptor & 0x3fff) * UNIT;
 }
-static size_t k_stride_of(unsigned long long descriptor) {
+static size_t k_stride_of(uint32_t descriptor) {
     return (size_t)(descriptor >> 16 & 0x3fff) * UNIT;
-}
-static size_t core_stride_of(unsigned long long descriptor) {
-    return (size_t)(descriptor >> 32 & 0x3fff) * UNIT;
 }
 
 /* Reads the lines (rows of A, columns of B) of an operand: units of 4 numbers along k, 8 lines a core matrix. */
-static void read_operand(const cj_block *block, unsigned long long descriptor, int lines,
-                         float to[HALF_DEPTH][MOST_COLUMNS]) {
+static void read_operand(const cj_block *block, uint32_t descriptor, int lines, float to[HALF_DEPTH][MOST_COLUMNS]) {
     for (size_t k = 0; k < DEPTH; k += 4) {
         const char *plane = (const char *)block->shared + start_of(descriptor) + k / 4 * k_stride_of(descriptor);
         for (size_t line = 0; line < (size_t)lines; ++line) {
             uint32_t unit[4];
-            memcpy(unit, plane + line / CORE_LINES * core_stride_of(descriptor) + line % CORE_LINES * UNIT, UNIT);
+            memcpy(unit, plane + line * UNIT, UNIT);
             for (size_t i = 0; i < 4; ++i) {
                 to[k + i][line] = tf32(unit[i]);
             }
@@ -132,14 +128,11 @@ static void read_operand(const cj_block *block, unsigned long long descriptor, i
 }
 
 /* The lines of an operand: two units along k, 8 lines a core matrix. */
-static void read_lines(const cj_block *block, unsigned long long descriptor, int lines,
-                       uint16_t (*to)[CJ_PRODUCT_DEPTH]) {
+static void read_lines(const cj_block *block, uint32_t descriptor, int lines, uint16_t (*to)[CJ_PRODUCT_DEPTH]) {
     const char *start = (const char *)block->shared + start_of(descriptor);
-    const size_t along_k = k_stride_of(descriptor), across = core_stride_of(descriptor);
     for (size_t line = 0; line < (size_t)lines; ++line) {
-        const char *unit = start + line / CORE_LINES * across + line % CORE_LINES * UNIT;
-        memcpy(to[line], unit, UNIT);
-        memcpy((char *)to[line] + UNIT, unit + along_k, UNIT);
+        memcpy(to[line], start + line * UNIT, UNIT);
+        memcpy((char *)to[line] + UNIT, start + k_stride_of(descriptor) + line * UNIT, UNIT);
     }
 }
 
@@ -223,7 +216,7 @@ static void compute(const cj_block *block, product *p) {
  * Issue
  * ------------------------------------------------------------------------------------------------------------------ */
 
-unsigned long long cj_product_descriptor(void *launch, const void *start, unsigned k_stride) {
+uint32_t cj_product_descriptor(void *launch, const void *start, unsigned k_stride) {
     const uint32_t offset = cj_block_shared_offset(launch, start, 0, "cj_descriptor");
     if (offset % UNIT != 0 || k_stride % UNIT != 0 || k_stride / UNIT > 0x3fff) {
         cj_block_fail(
@@ -232,22 +225,21 @@ unsigned long long cj_product_descriptor(void *launch, const void *start, unsign
             "of 16, and the distance at most 262128",
             offset, k_stride);
     }
-    return offset / UNIT | (unsigned long long)(k_stride / UNIT) << 16 | (unsigned long long)(CORE_BYTES / UNIT) << 32;
+    return offset / UNIT | k_stride / UNIT << 16;
 }
 
-static void check_operand(cj_block *block, const char *name, unsigned long long descriptor, int lines) {
-    if (descriptor & ~0x00003fff3fff3fffULL) {
-        cj_block_fail(block,
-                      "product with descriptor 0x%016llx of %s, which has bits set that an unswizzled one has not",
-                      descriptor, name);
+static void check_operand(cj_block *block, const char *name, uint32_t descriptor, int lines) {
+    if (descriptor & ~0x3fff3fffU) {
+        cj_block_fail(
+            block, "product with descriptor 0x%08x of %s, which has bits set beside its start and its distance along k",
+            descriptor, name);
     }
-    const size_t start = start_of(descriptor), k = k_stride_of(descriptor), core = core_stride_of(descriptor);
-    const size_t end = start + k + (size_t)(lines / CORE_LINES - 1) * core + CORE_BYTES;
+    const size_t start = start_of(descriptor), k = k_stride_of(descriptor), end = start + k + (size_t)lines * UNIT;
     if (end > block->shared_bytes) {
         cj_block_fail(block,
                       "product reads %s of %d lines from bytes %zu to %zu of shared memory, of which the block has %u: "
-                      "descriptor with start %zu, distances %zu along k and %zu across",
-                      name, lines, start, end - 1, block->shared_bytes, start, k, core);
+                      "descriptor with start %zu, distance %zu along k",
+                      name, lines, start, end - 1, block->shared_bytes, start, k);
     }
 }
 
@@ -309,7 +301,7 @@ static void begin_product(cj_block *block, warpgroup *group, uint32_t thread, co
 static void take_sum(product *p, uint32_t thread, float *registers) {
     const bool taken = p->sum->registers[thread] != NULL;
     p->sum->registers[thread] = registers;
-    for (int i = 0; i < p->columns / 2; ++i) {
+    for (int i = 0; i < p->columns / 2 && !(taken && p->add); ++i) {
         float *element = sum_element(p->sum, thread, i);
         if (!taken) {
             *element = registers[i];
@@ -337,8 +329,8 @@ void cj_product_issue(void *launch, const struct cj_cpu_product *given) {
     if (p->a != given->a || p->b != given->b || p->columns != given->columns || p->half != (given->half != 0) ||
         p->add != (given->add != 0) || p->group != self->groups) {
         cj_block_fail(block,
-                      "product %llu of its warpgroup with descriptors 0x%016llx and 0x%016llx, %d columns, add %d, in "
-                      "group %llu; another thread's has 0x%016llx and 0x%016llx, %d columns, add %d, group %llu",
+                      "product %llu of its warpgroup with descriptors 0x%08x and 0x%08x, %d columns, add %d, in "
+                      "group %llu; another thread's has 0x%08x and 0x%08x, %d columns, add %d, group %llu",
                       (unsigned long long)self->products, given->a, given->b, given->columns, given->add != 0,
                       (unsigned long long)self->groups, p->a, p->b, p->columns, p->add, (unsigned long long)p->group);
     }

@@ -14,6 +14,9 @@
 #include <float.h>
 #include <math.h>
 #include <string.h>
+#ifdef __SSE__
+#include <xmmintrin.h>
+#endif
 
 #include "cpu_hopper.h"
 
@@ -33,7 +36,7 @@ enum { HALF_SIZE = 0x7fff, HALF_INFINITY = 0x7c00, HALF_FRACTION_BITS = 10 };
 /* The columns of B, widened: numbers that are not finite are wrong, and `odd`. */
 typedef struct columns {
     ints odd[MOST_COLUMNS / LANES];
-    floats value[DEPTH][MOST_COLUMNS / LANES];
+    floats value[MOST_COLUMNS / LANES][DEPTH];
 } columns;
 
 /* ---------------------------------------------------------------------------------------------------------------------
@@ -113,19 +116,27 @@ static inline ints select_ints(ints condition, ints yes, ints no) {
     return no ^ ((no ^ yes) & condition);
 }
 
+/* The larger, neither being a NaN. */
+static inline floats larger(floats a, floats b) {
+#ifdef __SSE__
+    return _mm_max_ps(a, b);
+#else
+    return to_floats(select_ints(a > b, to_bits(a), to_bits(b)));
+#endif
+}
+
 /* `odd` where another model must do: there the result is old. */
-static inline floats add_four(floats old, const float a[DEPTH], const floats *b, ints *odd) {
+static inline floats add_four(floats old, const floats a[DEPTH], const floats b[DEPTH], ints *odd) {
     const ints old_size = to_bits(old) & SIZE_MASK;
     *odd |= ((old_size != 0) & (old_size < SMALLEST_SUM)) | (old_size >= LARGEST_SUM);
     const floats sum = to_floats(to_bits(old) & ~*odd);
-    ints largest = to_bits(sum) & SIZE_MASK;
+    floats largest = to_floats(to_bits(sum) & SIZE_MASK);
     floats products[DEPTH];
     for (int k = 0; k < DEPTH; ++k) {
-        products[k] = a[k] * b[k * (MOST_COLUMNS / LANES)];
-        const ints size = to_bits(products[k]) & SIZE_MASK;
-        largest = select_ints(size > largest, size, largest);
+        products[k] = a[k] * b[k];
+        largest = larger(largest, to_floats(to_bits(products[k]) & SIZE_MASK));
     }
-    ints exponent = largest >> FRACTION_BITS; /* 27 to 227 */
+    ints exponent = to_bits(largest) >> FRACTION_BITS; /* 27 to 227 */
     exponent = select_ints(exponent == 0, exponent + BIAS, exponent);
     const floats grid = to_floats((exponent - GRID_BELOW) << FRACTION_BITS);
     const floats steps = to_floats((2 * BIAS + GRID_BELOW - exponent) << FRACTION_BITS);
@@ -155,20 +166,21 @@ static float widen_finite(uint16_t half) {
     return value * 0x1p112F;
 }
 
-/* A row of A or a column of B, `stride` floats apart; false if not all of it is finite. */
-static bool widen_line(const uint16_t line[DEPTH], float *to, size_t stride) {
-    bool finite = true;
-    for (size_t k = 0; k < DEPTH; ++k) {
-        to[k * stride] = widen_finite(line[k]);
-        finite &= (line[k] & HALF_SIZE) < HALF_INFINITY;
+static bool is_finite(const uint16_t line[DEPTH]) {
+    int largest = 0;
+    for (int k = 0; k < DEPTH; ++k) {
+        const int size = line[k] & HALF_SIZE;
+        largest = size > largest ? size : largest;
     }
-    return finite;
+    return largest < HALF_INFINITY;
 }
 
 static void widen_columns(columns *to, const uint16_t (*b)[DEPTH], int count) {
     for (int column = 0; column < count; ++column) {
-        const bool finite = widen_line(b[column], (float *)to->value + column, MOST_COLUMNS);
-        to->odd[column / LANES][column % LANES] = finite ? 0 : -1;
+        for (int k = 0; k < DEPTH; ++k) {
+            to->value[column / LANES][k][column % LANES] = widen_finite(b[column][k]);
+        }
+        to->odd[column / LANES][column % LANES] = is_finite(b[column]) ? 0 : -1;
     }
 }
 
@@ -185,14 +197,17 @@ void cj_tensor_core(float (*sum)[MOST_COLUMNS], const uint16_t (*a)[DEPTH], cons
     columns wide;
     widen_columns(&wide, b, count);
     for (int row = 0; row < ROWS; ++row) {
-        float line[DEPTH];
-        const ints odd_row = (ints){0} - (widen_line(a[row], line, 1) ? 0 : 1);
+        floats line[DEPTH];
+        for (int k = 0; k < DEPTH; ++k) {
+            line[k] = (floats){0} + widen_finite(a[row][k]);
+        }
+        const ints odd_row = (ints){0} - !is_finite(a[row]);
         ints odd[MOST_COLUMNS / LANES], any = {0};
         for (int i = 0; i < count / LANES; ++i) {
             floats old;
             memcpy(&old, &sum[row][i * LANES], sizeof(old));
             odd[i] = wide.odd[i] | odd_row;
-            old = add_four(old, line, &wide.value[0][i], &odd[i]);
+            old = add_four(old, line, wide.value[i], &odd[i]);
             memcpy(&sum[row][i * LANES], &old, sizeof(old));
             any |= odd[i];
         }

@@ -227,7 +227,7 @@ typedef struct operands {
     "    if (t == 0) cj_barrier_init(barrier, 128);\n"                                                           \
     "    cj_async_fence();\n"                                                                                    \
     "    __syncthreads();\n"                                                                                     \
-    "    const unsigned long long a = cj_descriptor(weights, 64 * 16), b = cj_descriptor(shared, PLANE * 16);\n" \
+    "    const unsigned a = cj_descriptor(weights, 64 * 16), b = cj_descriptor(shared, PLANE * 16);\n"           \
     "    (void)a, (void)b, (void)barrier;\n"
 #define FAULTY_PRODUCT PRODUCT "    if (blockIdx.x == 0) return;\n    cj_product_fence();\n"
 #define STORE_SUM                                                                                       \
@@ -429,7 +429,7 @@ Test(cpu_hopper, waiting_for_an_older_group_does_not_free_operands) {
 /* The threads from 128 on fill 2048 bytes at byte 5632, which threads 0 to 127 have already multiplied. */
 #define FILL_LATE                                                           \
     "    half *const late = (half *)(shared + 5632);\n"                     \
-    "    const unsigned long long missing = cj_descriptor(late, 1024);\n"   \
+    "    const unsigned missing = cj_descriptor(late, 1024);\n"             \
     "    if (t >= 128) {\n"                                                 \
     "        for (int i = t - 128; i < 1024; i += 128) late[i] = 0x3c00;\n" \
     "        cj_barrier_arrive(barrier);\n"                                 \
@@ -467,19 +467,19 @@ Test(cpu_hopper, a_descriptor_that_reaches_past_shared_memory_is_an_error) {
     /* 8192 - (80 + 64) * 16 = 5888 is the last start of B that fits; A begins at 2560, its last is 8192 - 128 * 16. */
     expect_product_error("    cj_product_f16(sum, a, b + 368, 1);\n    cj_product_f16(sum, a, b + 369, 1);\n", 128,
                          "thread 127: product reads B of 64 lines from bytes 5904 to 8207 of shared memory, of which "
-                         "the block has 8192: descriptor with start 5904, distances 1280 along k and 128 across");
+                         "the block has 8192: descriptor with start 5904, distance 1280 along k");
     expect_product_error("    cj_product_f16(sum, a + 224, b, 1);\n    cj_product_f16(sum, a + 225, b, 1);\n", 128,
                          "thread 127: product reads A of 64 lines from bytes 6160 to 8207 of shared memory, of which "
-                         "the block has 8192: descriptor with start 6160, distances 1024 along k and 128 across");
+                         "the block has 8192: descriptor with start 6160, distance 1024 along k");
 }
 
 Test(cpu_hopper, a_descriptor_with_other_bits_is_an_error) {
-    expect_product_error("    cj_product_f16(sum, a, b | 1ULL << 62, 1);\n", 128,
-                         "thread 127: product with descriptor 0x4000000800500000 of B, which has bits set that an "
-                         "unswizzled one has not");
-    expect_product_error("    cj_product_f16(sum, a | 1ULL << 14, b, 1);\n", 128,
-                         "thread 127: product with descriptor 0x00000008004040a0 of A, which has bits set that an "
-                         "unswizzled one has not");
+    expect_product_error("    cj_product_f16(sum, a, b | 1U << 31, 1);\n", 128,
+                         "thread 127: product with descriptor 0x80500000 of B, which has bits set beside "
+                         "its start and its distance along k");
+    expect_product_error("    cj_product_f16(sum, a | 1U << 14, b, 1);\n", 128,
+                         "thread 127: product with descriptor 0x004040a0 of A, which has bits set beside "
+                         "its start and its distance along k");
 }
 
 Test(cpu_hopper, a_descriptor_of_what_is_not_shared_memory_is_an_error) {
@@ -490,13 +490,13 @@ Test(cpu_hopper, a_descriptor_of_what_is_not_shared_memory_is_an_error) {
 Test(cpu_hopper, threads_that_disagree_on_a_descriptor_are_an_error) {
     expect_product_error(
         "    cj_product_f16(sum, a, b + (t == 77), 1);\n    cj_product_commit();\n    cj_product_wait<0>();\n", 128,
-        "thread 77: product 0 of its warpgroup with descriptors 0x00000008004000a0 and 0x0000000800500001, 64 columns, "
-        "add 1, in group 0; another thread's has 0x00000008004000a0 and 0x0000000800500000, 64 columns, add 1, group "
+        "thread 77: product 0 of its warpgroup with descriptors 0x004000a0 and 0x00500001, 64 columns, "
+        "add 1, in group 0; another thread's has 0x004000a0 and 0x00500000, 64 columns, add 1, group "
         "0");
     expect_product_error(
         "    cj_product_f16(sum, a + (t == 3), b, 1);\n    cj_product_commit();\n    cj_product_wait<0>();\n", 128,
-        "thread 3: product 0 of its warpgroup with descriptors 0x00000008004000a1 and 0x0000000800500000, 64 columns, "
-        "add 1, in group 0; another thread's has 0x00000008004000a0 and 0x0000000800500000, 64 columns, add 1, group "
+        "thread 3: product 0 of its warpgroup with descriptors 0x004000a1 and 0x00500000, 64 columns, "
+        "add 1, in group 0; another thread's has 0x004000a0 and 0x00500000, 64 columns, add 1, group "
         "0");
 }
 

@@ -6,8 +6,8 @@
 /* One thread's part of a product of its warpgroup. Its registers are given by their address: a product is computed some
  * time between its issue and the wait for its group, into what the address holds. */
 struct cj_cpu_product {
-    float *sum;              /* columns / 2 registers */
-    unsigned long long a, b; /* descriptors */
+    float *sum;        /* columns / 2 registers */
+    unsigned int a, b; /* descriptors */
     int columns, add;
     int half; /* IEEE halves, K = 16; else tf32, K = 8 */
 };
@@ -18,7 +18,7 @@ struct cj_cpu_hopper {
     void (*barrier_expect)(void *launch, void *barrier, unsigned int bytes);
     void (*barrier_wait)(void *launch, void *barrier, unsigned int parity);
     void (*bulk_load)(void *launch, void *to, const void *from, unsigned int bytes, void *barrier);
-    unsigned long long (*descriptor)(void *launch, const void *start, unsigned int k_stride);
+    unsigned int (*descriptor)(void *launch, const void *start, unsigned int k_stride);
     void (*product)(void *launch, const struct cj_cpu_product *product);
     void (*product_fence)(void *launch);
     void (*product_commit)(void *launch);
@@ -58,24 +58,30 @@ inline void cj_async_fence() {
 inline void cj_product_fence() {
     cj_host.hopper->product_fence(cj_host.launch);
 }
+template <int registers> inline void cj_product_fence(float (&)[registers]) {
+    cj_host.hopper->product_fence(cj_host.launch);
+}
 inline void cj_product_commit() {
     cj_host.hopper->product_commit(cj_host.launch);
 }
 template <int pending> inline void cj_product_wait() {
     cj_host.hopper->product_wait(cj_host.launch, pending);
 }
-inline unsigned long long cj_descriptor(const void *start, unsigned int k_stride) {
+template <int registers> inline void cj_product_wait(float (&)[registers]) {
+    cj_host.hopper->product_wait(cj_host.launch, 0);
+}
+inline unsigned int cj_descriptor(const void *start, unsigned int k_stride) {
     return cj_host.hopper->descriptor(cj_host.launch, start, k_stride);
 }
 
 /* `sum` must live until the wait. */
 template <int registers>
-inline void cj_product_tf32(float (&sum)[registers], unsigned long long a, unsigned long long b, int add) {
+inline void cj_product_tf32(float (&sum)[registers], unsigned int a, unsigned int b, int add) {
     const cj_cpu_product product = {sum, a, b, 2 * registers, add, 0};
     cj_host.hopper->product(cj_host.launch, &product);
 }
 template <int registers>
-inline void cj_product_f16(float (&sum)[registers], unsigned long long a, unsigned long long b, int add) {
+inline void cj_product_f16(float (&sum)[registers], unsigned int a, unsigned int b, int add) {
     const cj_cpu_product product = {sum, a, b, 2 * registers, add, 1};
     cj_host.hopper->product(cj_host.launch, &product);
 }
@@ -86,6 +92,11 @@ inline float cj_round_tf32(float value) {
 }
 
 inline void cj_sleep(unsigned int) {
+}
+
+/* Not the same for a whole warp: who says so sees a difference here too. */
+inline int cj_uniform(int value) {
+    return __shfl_sync(0xffffffff, value, 0);
 }
 
 inline long long cj_opaque(long long value) {
