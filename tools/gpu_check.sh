@@ -8,15 +8,17 @@ usage() {
     cat <<'TXT'
 usage: tools/gpu_check.sh [OPTION ...] [STAGE ...]
 
-Runs the stages in this order, or those given, and prints a summary. Needs a GPU and a built folder; no compiler but
+Runs the stages in this order, or those given, and prints a summary: about ten minutes. Needs a GPU and a built folder; no compiler but
 NVRTC, no network. A stage whose means are missing is "not run", with the reason. Exit status: 0 none failed, 1 one did,
 2 nothing could be run.
 
   numerics    every layer of the tests' grid, and the ONNX conformance cases, against float64
   host        host time of a forward beside a bare launch
   warm        layers used from a warmed cache, with NVRTC out of reach
-  bench       the kernelbench layers beside cuDNN (needs PyTorch; about 3 minutes); writes the results file
-  sanitize    forty small layers under compute-sanitizer's memcheck and racecheck
+  tensor      the grid again, forced onto family tensor, in each of the three maths
+  bench       the kernelbench layers and those of group tensor beside cuDNN in the three maths (needs PyTorch; about 6
+              minutes); writes the results file and its picture, and prints how the bars stand
+  sanitize    small layers of both families under compute-sanitizer's memcheck and racecheck
 
   --build DIR         built folder, default build
   --warm-cache DIR    cache that `convjit warm --file tools/bench/sanitizer_layers.txt` filled, on any machine, for this
@@ -24,6 +26,7 @@ NVRTC, no network. A stage whose means are missing is "not run", with the reason
   --onnx DIR          folder of the ONNX conformance data, default /usr/share/libonnx-testdata/data where there
   --commit ID         of what is measured, where this is no git repository; default CONVJIT_COMMIT
   --output FILE       results file of bench, default tools/bench/results/h200.json
+  --bench OPTIONS     of tools/bench/compare_torch.py, in one word; default "--suite kernelbench --group tensor --merge"
   --log FILE          all output, default tools/bench/results/gpu_check.txt
   --help              this text
 
@@ -31,7 +34,7 @@ Environment: PYTHON (default python3), COMPUTE_SANITIZER (default compute-saniti
 TXT
 }
 
-all_stages=(numerics host warm bench sanitize)
+all_stages=(numerics host warm tensor bench sanitize)
 not_run=77 # exit status of a stage that lacks its means
 layers=tools/bench/sanitizer_layers.txt
 
@@ -39,6 +42,7 @@ build=build
 warm_cache=
 onnx=/usr/share/libonnx-testdata/data
 output=tools/bench/results/h200.json
+bench="--suite kernelbench --group tensor --merge"
 log=tools/bench/results/gpu_check.txt
 stages=()
 while [ $# -gt 0 ]; do
@@ -48,6 +52,7 @@ while [ $# -gt 0 ]; do
     --onnx) onnx=${2:?--onnx needs a folder} && shift ;;
     --commit) export CONVJIT_COMMIT=${2:?--commit needs an id} && shift ;;
     --output) output=${2:?--output needs a file} && shift ;;
+    --bench) bench=${2:?--bench needs options} && shift ;;
     --log) log=${2:?--log needs a file} && shift ;;
     --help) usage && exit 0 ;;
     *)
@@ -78,7 +83,7 @@ need_program() { [ -x "$1" ] || lacks "$1 is not there; build it first (tools/te
 # Compiles the layer lines of standard input on all cores, into the cache of the stages that do not measure compiling. A
 # layer that fails here fails again in its stage, and is named there.
 warm_ahead() {
-    sort -u | xargs -d '\n' -P "$(nproc)" -n 4 "$convjit" warm --target "$target" --cache "$cache" >/dev/null 2>&1 || true
+    sort -u | xargs -d '\n' -P "$(nproc)" -n 2 "$convjit" warm --target "$target" --cache "$cache" >/dev/null 2>&1 || true
 }
 
 stage_numerics() {
@@ -115,9 +120,28 @@ stage_warm() {
     "$convjit" run --target "$target" --cache "$warm" --repeat 0 --file "$layers"
 }
 
+stage_tensor() {
+    local math wrong=0
+    local numerics=$build/tests/convjit_numerics
+    need_program "$numerics"
+    export CONVJIT_FAMILY=tensor
+    for math in fp32 fp32_block tf32; do
+        "$numerics" --list --math "$math"
+    done | sed -n 's/ | .*//p' | warm_ahead # layers that the family refuses end there
+    for math in fp32 fp32_block tf32; do
+        echo "== $math"
+        CONVJIT_CACHE_DIR=$cache "$numerics" --family tensor --math "$math" || wrong=1
+    done
+    return "$wrong"
+}
+
 stage_bench() {
+    local status=0
     "$python" -c 'import torch' 2>/dev/null || lacks "$python has no PyTorch"
-    "$python" -B tools/bench/compare_torch.py --suite kernelbench --library "$build/libconvjit.so" --output "$output"
+    # shellcheck disable=SC2086  # options, separated by spaces
+    "$python" -B tools/bench/compare_torch.py $bench --library "$build/libconvjit.so" --output "$output" || status=$?
+    "$python" -B tools/bench/gate.py "$output" || true # how fast is no matter of right or wrong
+    return "$status"
 }
 
 find_sanitizer() {
@@ -128,25 +152,36 @@ find_sanitizer() {
     return 1
 }
 
+# Runs the layers of file $3, forced onto family $2, under tool $1. A kernel that hangs under it is a failure too.
+sanitized() { # TOOL FAMILY FILE
+    local run=("$convjit" run --target "$target" --cache "$cache" --repeat 0 --file "$3")
+    echo "== $1, $2"
+    CONVJIT_FAMILY=$2 timeout 120 "$sanitizer" --tool "$1" --error-exitcode 9 "${run[@]}" >"$work/$1" 2>&1 || {
+        cat "$work/$1"
+        if grep -q 'Device not supported' "$work/$1"; then
+            lacks "compute-sanitizer does not work on this machine"
+        fi
+        return 1
+    }
+    grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$work/$1" || {
+        cat "$work/$1"
+        echo "$1 printed no summary"
+        return 1
+    }
+}
+
 stage_sanitize() {
-    local sanitizer tool
-    local run=("$convjit" run --target "$target" --cache "$cache" --repeat 0 --file "$layers")
+    local sanitizer tool family
     sanitizer=$(find_sanitizer) || lacks "compute-sanitizer is not there"
-    sed -n 's/^[a-z][^:]*: //p' "$layers" | warm_ahead # compiling under the sanitizer would take long
+    grep '^tensor_' "$layers" >"$work/tensor"
+    grep '^[a-z]' "$layers" | grep -v '^tensor_' >"$work/direct"
+    for family in direct tensor; do
+        sed 's/^[^:]*: //' "$work/$family" | CONVJIT_FAMILY=$family warm_ahead # compiling under the sanitizer takes long
+    done
     for tool in memcheck racecheck; do
-        echo "== $tool"
-        "$sanitizer" --tool "$tool" --error-exitcode 9 "${run[@]}" >"$work/$tool" 2>&1 || {
-            cat "$work/$tool"
-            if grep -q 'Device not supported' "$work/$tool"; then
-                lacks "compute-sanitizer does not work on this machine"
-            fi
-            return 1
-        }
-        grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$work/$tool" || {
-            cat "$work/$tool"
-            echo "$tool printed no summary"
-            return 1
-        }
+        for family in direct tensor; do
+            sanitized "$tool" "$family" "$work/$family"
+        done
     done
 }
 

@@ -217,6 +217,8 @@ def measure(arguments, layers, cache):
         seconds.update(spent)
         report.add(results)
     worker.stop()
+    if not report.rows:
+        raise bench_files.FileError(f"family {', '.join(arguments.family)} computes none of these layers")
     report.finish(seconds)
     return report.wrong
 

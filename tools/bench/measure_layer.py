@@ -108,7 +108,7 @@ class Bench:
                     wrong = self._measure_convjit(problem, row, family)
                     if row["family"] not in seen:
                         results.append((row, wrong))
-            if self.cudnn:
+            if self.cudnn and results:
                 self._measure_cudnn(problem, results)
         except ERRORS as error:
             results = [
@@ -258,7 +258,7 @@ def serve(connection, options):
     try:
         bench = Bench(**options)
         connection.send((bench.facts(), None))
-    except (*ERRORS, OSError, AttributeError) as error:
+    except (*ERRORS, OSError, AttributeError, AssertionError) as error:  # the last: a PyTorch without CUDA
         connection.send((None, f"{error}"))
         return
     usable = True
