@@ -42,8 +42,12 @@ void cj_product_block_ends(cj_block *block);
 
 enum { CJ_PRODUCT_ROWS = 64, CJ_PRODUCT_DEPTH = 16, CJ_MOST_COLUMNS = 256 };
 
-/* sum[64][count] += a[64][16] * b[count][16] of halves; `count` is a multiple of 8 up to 256. */
-void cj_tensor_core(float (*sum)[CJ_MOST_COLUMNS], const uint16_t (*a)[CJ_PRODUCT_DEPTH],
-                    const uint16_t (*b)[CJ_PRODUCT_DEPTH], int count);
+/* A row of A or a column of B. */
+typedef struct cj_line {
+    uint16_t half[CJ_PRODUCT_DEPTH];
+} cj_line;
+
+/* sum[64][count] += a[64][16] * b[count][16]; `count` is a multiple of 8 up to 256. */
+void cj_tensor_core(float (*sum)[CJ_MOST_COLUMNS], const cj_line *a, const cj_line *b, int count);
 
 #endif

@@ -127,12 +127,12 @@ static void read_operand(const cj_block *block, uint32_t descriptor, int lines, 
     }
 }
 
-/* The lines of an operand: two units along k, 8 lines a core matrix. */
-static void read_lines(const cj_block *block, uint32_t descriptor, int lines, uint16_t (*to)[CJ_PRODUCT_DEPTH]) {
+/* The lines of an operand: two units along k each, core matrices one after the other. */
+static void read_lines(const cj_block *block, uint32_t descriptor, int lines, cj_line *to) {
     const char *start = (const char *)block->shared + start_of(descriptor);
     for (size_t line = 0; line < (size_t)lines; ++line) {
-        memcpy(to[line], start + line * UNIT, UNIT);
-        memcpy((char *)to[line] + UNIT, start + k_stride_of(descriptor) + line * UNIT, UNIT);
+        memcpy(to[line].half, start + line * UNIT, UNIT);
+        memcpy(&to[line].half[CJ_PRODUCT_DEPTH / 2], start + k_stride_of(descriptor) + line * UNIT, UNIT);
     }
 }
 
@@ -192,11 +192,10 @@ static void multiply(float (*restrict sum)[MOST_COLUMNS], const float (*restrict
 }
 
 static void compute_halves(const cj_block *block, product *p) {
-    uint16_t a[ROWS][CJ_PRODUCT_DEPTH], b[MOST_COLUMNS][CJ_PRODUCT_DEPTH];
+    cj_line a[ROWS], b[MOST_COLUMNS];
     read_lines(block, p->a, ROWS, a);
     read_lines(block, p->b, p->columns, b);
-    cj_tensor_core(p->sum->value, (const uint16_t(*)[CJ_PRODUCT_DEPTH])a, (const uint16_t(*)[CJ_PRODUCT_DEPTH])b,
-                   p->columns);
+    cj_tensor_core(p->sum->value, a, b, p->columns);
     p->done = true;
 }
 

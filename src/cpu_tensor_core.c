@@ -43,15 +43,22 @@ typedef struct columns {
  * One sum
  * ------------------------------------------------------------------------------------------------------------------ */
 
+/* A half's exponent, moved to its place in float32, is too small by the difference of the biases: the multiplication
+ * makes it right, and normal what was a subnormal half. Inf and NaN come out as 2^16 and more. */
+static float widen_finite(uint16_t half) {
+    const uint32_t bits =
+        (uint32_t)(half & HALF_SIZE) << (FRACTION_BITS - HALF_FRACTION_BITS) | (uint32_t)(half & ~HALF_SIZE) << 16;
+    float value;
+    memcpy(&value, &bits, sizeof(value));
+    return value * 0x1p112F;
+}
+
 static double widen(uint16_t half) {
-    const int size = half & HALF_SIZE, exponent = size >> HALF_FRACTION_BITS, fraction = size & 0x3ff;
-    double value;
+    const int size = half & HALF_SIZE;
     if (size >= HALF_INFINITY) {
-        value = size == HALF_INFINITY ? (double)INFINITY : (double)NAN;
-    } else {
-        value = exponent == 0 ? ldexp(fraction, -24) : ldexp(0x400 + fraction, exponent - 25);
+        return size > HALF_INFINITY ? (double)NAN : half == size ? (double)INFINITY : -(double)INFINITY;
     }
-    return half > HALF_SIZE ? -value : value;
+    return (double)widen_finite(half);
 }
 
 /* To float32 towards zero. */
@@ -72,10 +79,10 @@ static double power_of_two(uint64_t biased_exponent) {
     return value;
 }
 
-static float add_products(float old, const uint16_t a[DEPTH], const uint16_t b[DEPTH]) {
+static float add_products(float old, const cj_line *a, const cj_line *b) {
     double terms[DEPTH + 1] = {[DEPTH] = (double)old}, largest = 0.0, sum = 0.0;
     for (int k = 0; k < DEPTH; ++k) {
-        terms[k] = widen(a[k]) * widen(b[k]);
+        terms[k] = widen(a->half[k]) * widen(b->half[k]);
     }
     for (int k = 0; k <= DEPTH; ++k) {
         largest = fmax(largest, fabs(terms[k]));
@@ -125,7 +132,7 @@ static inline floats larger(floats a, floats b) {
 #endif
 }
 
-/* `odd` where another model must do: there the result is old. */
+/* Where it cannot be done here, `odd` is set and the result is `old`. */
 static inline floats add_four(floats old, const floats a[DEPTH], const floats b[DEPTH], ints *odd) {
     const ints old_size = to_bits(old) & SIZE_MASK;
     *odd |= ((old_size != 0) & (old_size < SMALLEST_SUM)) | (old_size >= LARGEST_SUM);
@@ -136,7 +143,7 @@ static inline floats add_four(floats old, const floats a[DEPTH], const floats b[
         products[k] = a[k] * b[k];
         largest = larger(largest, to_floats(to_bits(products[k]) & SIZE_MASK));
     }
-    ints exponent = to_bits(largest) >> FRACTION_BITS; /* 27 to 227 */
+    ints exponent = to_bits(largest) >> FRACTION_BITS; /* 27 to 227; 0 where all are 0 */
     exponent = select_ints(exponent == 0, exponent + BIAS, exponent);
     const floats grid = to_floats((exponent - GRID_BELOW) << FRACTION_BITS);
     const floats steps = to_floats((2 * BIAS + GRID_BELOW - exponent) << FRACTION_BITS);
@@ -156,63 +163,59 @@ static inline floats add_four(floats old, const floats a[DEPTH], const floats b[
  * A product
  * ------------------------------------------------------------------------------------------------------------------ */
 
-/* A half's exponent, moved to its place in float32, is too small by the difference of the biases, and a subnormal
- * half's becomes right by the multiplication too. Wrong for numbers that are not finite. */
-static float widen_finite(uint16_t half) {
-    const uint32_t bits =
-        (uint32_t)(half & HALF_SIZE) << (FRACTION_BITS - HALF_FRACTION_BITS) | (uint32_t)(half & ~HALF_SIZE) << 16;
-    float value;
-    memcpy(&value, &bits, sizeof(value));
-    return value * 0x1p112F;
-}
-
-static bool is_finite(const uint16_t line[DEPTH]) {
+static bool is_finite(const cj_line *line) {
     int largest = 0;
     for (int k = 0; k < DEPTH; ++k) {
-        const int size = line[k] & HALF_SIZE;
+        const int size = line->half[k] & HALF_SIZE;
         largest = size > largest ? size : largest;
     }
     return largest < HALF_INFINITY;
 }
 
-static void widen_columns(columns *to, const uint16_t (*b)[DEPTH], int count) {
+static void widen_columns(columns *to, const cj_line *b, int count) {
     for (int column = 0; column < count; ++column) {
+        const int i = column / LANES, lane = column % LANES;
         for (int k = 0; k < DEPTH; ++k) {
-            to->value[column / LANES][k][column % LANES] = widen_finite(b[column][k]);
+            to->value[i][k][lane] = widen_finite(b[column].half[k]);
         }
-        to->odd[column / LANES][column % LANES] = is_finite(b[column]) ? 0 : -1;
+        to->odd[i][lane] = is_finite(&b[column]) ? 0 : -1;
     }
 }
 
-/* What could not be done in vectors; odd[i] says which of the four columns from 4 i on. */
-static void add_odd(float *sum, const uint16_t a[DEPTH], const uint16_t (*b)[DEPTH], const ints *odd, int count) {
+/* To each lane. */
+static void widen_row(floats to[DEPTH], const cj_line *a) {
+    for (int k = 0; k < DEPTH; ++k) {
+        to[k] = (floats){0} + widen_finite(a->half[k]);
+    }
+}
+
+/* What could not be done in vectors. */
+static void add_odd(float *sum, const cj_line *a, const cj_line *b, const ints *odd, int count) {
     for (int column = 0; column < count; ++column) {
         if (odd[column / LANES][column % LANES]) {
-            sum[column] = add_products(sum[column], a, b[column]);
+            sum[column] = add_products(sum[column], a, &b[column]);
         }
     }
 }
 
-void cj_tensor_core(float (*sum)[MOST_COLUMNS], const uint16_t (*a)[DEPTH], const uint16_t (*b)[DEPTH], int count) {
+void cj_tensor_core(float (*sum)[MOST_COLUMNS], const cj_line *a, const cj_line *b, int count) {
     columns wide;
     widen_columns(&wide, b, count);
     for (int row = 0; row < ROWS; ++row) {
+        const ints odd_row = (ints){0} - !is_finite(&a[row]);
         floats line[DEPTH];
-        for (int k = 0; k < DEPTH; ++k) {
-            line[k] = (floats){0} + widen_finite(a[row][k]);
-        }
-        const ints odd_row = (ints){0} - !is_finite(a[row]);
         ints odd[MOST_COLUMNS / LANES], any = {0};
+        widen_row(line, &a[row]);
         for (int i = 0; i < count / LANES; ++i) {
-            floats old;
-            memcpy(&old, &sum[row][i * LANES], sizeof(old));
+            floats four;
+            memcpy(&four, &sum[row][i * LANES], sizeof(four));
             odd[i] = wide.odd[i] | odd_row;
-            old = add_four(old, line, wide.value[i], &odd[i]);
-            memcpy(&sum[row][i * LANES], &old, sizeof(old));
+            four = add_four(four, line, wide.value[i], &odd[i]);
+            memcpy(&sum[row][i * LANES], &four, sizeof(four));
             any |= odd[i];
         }
         if (any[0] | any[1] | any[2] | any[3]) {
-            add_odd(sum[row], a[row], b, odd, count);
+            add_odd(sum[row], &a[row], b, odd, count);
         }
     }
 }
