@@ -1,30 +1,35 @@
 /* tensor.cu - convolution on Hopper's tensor cores: filter taps are shifted descriptors of one haloed input tile.
  *
- *   for n, group, block of 64 output channels, output z, tile of TILE_Y x TILE_X outputs:        parallel: blocks
- *     for chunk of CHUNK_C input channels, kernel z (and, if CHUNK_Y = 1, kernel y):             a stage
- *       for 8 input channels, kernel y, kernel x:
- *         sum[64 channels][COLUMNS pixels] += w[64][8] * x[8][pixels, shifted by the tap]        wgmma
+ *   for n, group, block of TILE_K output channels, output z, tile of TILE_Y x TILE_X outputs:     parallel: blocks
+ *     for chunk of CHUNK_C input channels, kernel z (and, if CHUNK_Y = 1, kernel y):              a stage
+ *       for two slices of K (eight input channels of one tap, or eight taps along x of one channel):
+ *         sum[64 channels][COLUMNS pixels] += w[64][16] * x[16][pixels, shifted by the taps]      wgmma
  *
- * Roles. 384 threads: two consumer warpgroups, each with COLUMNS pixels or 64 channels of its own; three producer warps
- * that fill STAGES buffers in turn with the input under the tile, halo included and padding as zeros; and one thread that
- * brings the weights, SUM_TAPS taps at a time, to a ring of SLOTS slots. Barriers hand buffers and slots over and back.
- * The second consumer starts half a sum late, so that one adds up while the other multiplies.
+ * Roles. 384 threads: two consumer warpgroups, each with COLUMNS pixels or 64 channels of its own; three filling warps that
+ * bring the input under the tile, halo included and padding as zeros, to STAGES buffers in turn; and one thread that brings
+ * the weights to a ring of SLOTS slots. Barriers hand buffers and slots over and back. The second consumer stays LAG slots
+ * behind, so that one stores its outputs while the other multiplies.
  *
- * Shared memory holds 16-byte units: four channels of one pixel. A buffer is
- *   unit[PARTS][CHUNK_C / 4][PARITIES_Y][PARITIES_X][ROWS][PITCH]
- * with input row = row * stride + parity, and the same for columns: so a tap (ky, kx) is one constant distance, whatever
- * stride and dilation are. With few channels (WINDOWS = 1) a unit holds the four pixels of one channel that four
- * neighbouring taps along x read, and the eight taps of a product are two such units: unit[PARTS][CHUNK_C][PARITIES_Y]
- * [ROWS][PITCH], columns a stride apart; taps beyond the kernel have weight 0. The columns of a product are consecutive
- * units: pixel i of a run is output row i / PITCH and column i % PITCH; columns from RUN_X on are computed and thrown away.
+ * Shared memory holds 16-byte units: eight channels of one pixel in half precision. A buffer is
+ *   unit[PARTS][CHUNK_C / 8][PARITIES_Y][PARITIES_X][ROWS][PITCH]
+ * with input row = row * stride + parity, and the same for columns: so a slice is one constant distance, whatever stride
+ * and dilation are (slice_distance). With few channels (WINDOWS = 1) a unit holds the eight pixels of one channel that
+ * eight neighbouring taps along x read: unit[PARTS][CHUNK_C][PARITIES_Y][ROWS][PITCH], columns a stride apart; taps beyond
+ * the kernel have weight 0. The columns of a product are consecutive units: pixel i of a run is output row i / PITCH and
+ * column i % PITCH; columns from RUN_X on are computed and thrown away.
  *
- * Accuracy (PARTS = 2). x and w are split into hi = tf32(x) and lo = tf32(x - hi), and four products are added up: lo * lo
- * too, for without it one product alone can be 1.06 * 2^-21 off. With each product the tensor core cuts off what lies
- * below the running sum's last bits: so the small products of CLOSE_TAPS taps come first, then the large ones, and then the
- * sum is closed and added to a compensated float32 total (Kahan). PARTS = 1 is math tf32: one product, nothing closed.
+ * Numbers. A value v is multiplied by a power of two s, one for a stage's input and one for an output channel's weights,
+ * so that the largest |v| * s lies in [2^14, 2^15), and split: hi = half(v * s), lo = half((v * s - hi) * 2^11), 22 bits
+ * and a sign for all |v| * s >= 2^-13. PRODUCTS = 4 (math fp32): lo * lo, the two mixed ones, hi * hi, with the sum
+ * multiplied by 2^-11 in between; without lo * lo one product alone can be 1.06 * 2^-21 off. PRODUCTS = 3 (fp32_block)
+ * leaves it out, PRODUCTS = 1 (tf32) is hi * hi. With each product the tensor core cuts off what lies below the running
+ * sum's last bits: so for PRODUCTS > 1 a sum is closed after SUM_PRODUCTS products and added to a float32 total,
+ * compensated (Kahan) if there are many sums.
  *
- * The surprising rule: a result that is not finite is looked at again, from packed weights and x, by the plain loop in
- * float64. 0 * Inf in the padding, Inf - Inf in a split, and a rounding up to Inf all end as NaN or Inf, and never hide one.
+ * The surprising rule: a result is computed anew by the plain loop, in float64, (1) if it is not finite: 0 * Inf in the
+ * padding, Inf - Inf in a split, and a rounding up to Inf all end as NaN or Inf, and never hide one; (2) if GUARD and the
+ * data of its tile, or the weights of its channel, span more than 2^27 and it is so small that the bits they lost could
+ * be a 2^-23rd of it (tf32: a 2^-12th). On data without such spans, nothing is computed twice.
  */
 #include "words.cuh"
 #include "hopper.cuh"
@@ -35,66 +40,106 @@
 
 /* ---- stamped constants (those of the layer: see direct.cu) ----------------------------------------------------------
  * name                      meaning                                                                      example
- * CJ_PARTS                  tf32 numbers a value is split into: 2 (math fp32) or 1 (tf32)                2
- * CJ_WINDOWS                1 = the K of a product is 8 taps along x of one channel, not 8 channels      0
+ * CJ_PRODUCTS               of halves for one of numbers: 4 (math fp32), 3 (fp32_block), 1 (tf32)        4
+ * CJ_GUARD                  1 = small results of data of a wide span are computed anew                   1
+ * CJ_WINDOWS                1 = a slice of K is 8 taps along x of one channel, not 8 channels            0
  * CJ_COLUMNS                N of a product: pixels of a run                                              128
  * CJ_CONSUMERS_K            consumers that differ in output channels: 1 or 2 (else in pixels)            1
  * CJ_RUN_X                  output columns of a run                                                      128
  * CJ_RUNS_X                 runs beside each other along x: 1, or 2 with RUN_ROWS 1; else along y        1
  * CJ_RUN_ROWS               output rows of a run                                                         1
- * CJ_CHUNK_C                input channels of a stage, without windows a multiple of 8                   8
+ * CJ_CHUNK_C                input channels of a stage, without windows a multiple of 8                   16
  * CJ_CHUNK_Y                kernel rows of a stage: KERNEL_Y or 1                                        5
  * CJ_STAGES                 buffers                                                                      2
- * CJ_SLOTS                  slots of the weights' ring                                                   2
- * CJ_SUM_K, CJ_SUM_Y        groups of 8 channels, and kernel rows, of a slot                             1, 1
- * CJ_CLOSE_TAPS             taps whose products form one sum                                             2
+ * CJ_SLOTS                  slots of the weights' ring                                                   4
+ * CJ_SLOT_PRODUCTS          products of slices whose weights a slot holds                                5
+ * CJ_SUM_PRODUCTS           ... that form one sum; divides SLOT_PRODUCTS                                 5
+ * CJ_COMPENSATED            1 = what is rounded off the total is where the next sum begins               1
+ * CJ_LAG                    slots that the second consumer is behind                                     2
  * CJ_SHARED_BYTES           dynamic shared memory                                                        150000
  * and those of hopper.cuh and epilogue.cuh */
 
-constexpr int CONSUMERS = 2, WARPGROUP = 128, M = 64, FILLERS = 96;
+constexpr int CONSUMERS = 2, WARPGROUP = 128, M = 64, FILLERS = 96, FILL_WARPS = 3;
+constexpr int PARTS = CJ_PRODUCTS == 1 ? 1 : 2;
+constexpr float LO = 2048.0F; /* 2^11: what lo parts are multiplied by */
 constexpr int RUNS = CONSUMERS / CJ_CONSUMERS_K;
 constexpr int TILE_K = M * CJ_CONSUMERS_K, RUN_X = CJ_RUN_X, TILE_X = RUN_X * CJ_RUNS_X;
 constexpr int TILE_Y = RUNS / CJ_RUNS_X * CJ_RUN_ROWS;
 constexpr int K_TILES = (CJ_GROUP_OUT + TILE_K - 1) / TILE_K;
-constexpr int DEPTH = 8; /* K of a product */
-constexpr int STEP_C = CJ_WINDOWS ? 1 : DEPTH, K_STEPS = CJ_CHUNK_C / STEP_C, STEP_PLANES = CJ_WINDOWS ? 1 : 2;
-constexpr int PLANES = K_STEPS * STEP_PLANES;
-constexpr int TAPS_X = CJ_WINDOWS ? (CJ_KERNEL_X + DEPTH - 1) / DEPTH : CJ_KERNEL_X; /* products along x */
+constexpr int DEPTH = 8; /* of a slice: halves of a unit */
+constexpr int PLANES = CJ_WINDOWS ? CJ_CHUNK_C : CJ_CHUNK_C / DEPTH;
+constexpr int TAPS_X = CJ_WINDOWS ? (CJ_KERNEL_X + DEPTH - 1) / DEPTH : CJ_KERNEL_X; /* slices along x */
 constexpr int CHUNKS_C = (CJ_GROUP_IN + CJ_CHUNK_C - 1) / CJ_CHUNK_C, CHUNKS_Y = CJ_KERNEL_Y / CJ_CHUNK_Y;
 constexpr int CHUNKS = CHUNKS_C * CJ_KERNEL_Z * CHUNKS_Y; /* stages of a tile */
 
-/* One kernel row (column) needs only rows (columns) of one parity; so do windows, of which 4 * dilation is a multiple of
- * the stride. REACH: input columns from the first to the last unit of an output. */
+/* One kernel row (column) needs only rows (columns) of one parity; so do windows, of which 8 * dilation is a multiple of
+ * the stride if there are several. REACH: input columns from the first to the last unit of an output. */
 constexpr int PARITIES_Y = CJ_CHUNK_Y > 1 ? CJ_STRIDE_Y : 1, PARITIES_X = TAPS_X > 1 && !CJ_WINDOWS ? CJ_STRIDE_X : 1;
-constexpr int TAP_Y = CJ_CHUNK_Y > 1 ? CJ_DILATION_Y : 0, TAP_X = (CJ_WINDOWS ? DEPTH : 1) * (CJ_KERNEL_X > 1 ? CJ_DILATION_X : 0);
-constexpr int REACH = (TAPS_X - 1) * TAP_X + (CJ_WINDOWS ? 4 * CJ_DILATION_X : 0);
+constexpr int TAP_Y = CJ_CHUNK_Y > 1 ? CJ_DILATION_Y : 0, TAP_X = TAPS_X > 1 ? (CJ_WINDOWS ? DEPTH : 1) * CJ_DILATION_X : 0;
+constexpr int REACH = (TAPS_X - 1) * TAP_X;
 constexpr int ROWS = TILE_Y + (CJ_CHUNK_Y - 1) * TAP_Y / CJ_STRIDE_Y;
 constexpr int PITCH = TILE_X + REACH / CJ_STRIDE_X;
-static_assert(!CJ_WINDOWS || 4 * CJ_DILATION_X % CJ_STRIDE_X == 0, "plan and kernel disagree");
+static_assert(!CJ_WINDOWS || TAP_X % CJ_STRIDE_X == 0, "plan and kernel disagree");
 constexpr int PLANE = PARITIES_Y * PARITIES_X * ROWS * PITCH; /* units */
-constexpr int K_DISTANCE = CJ_WINDOWS ? 4 * CJ_DILATION_X / CJ_STRIDE_X : PLANE; /* units between the halves of a product's K */
-constexpr int PART = PLANES * PLANE, BUFFER = CJ_PARTS * PART;
+constexpr int PART = PLANES * PLANE, BUFFER = PARTS * PART;
 
-/* Packed weights: float4[group][k block of 64][chunk][k step][CHUNK_Y][TAPS_X][PARTS][2][64], four channels (or taps along
- * x) of an output channel as the A operand wants them, hi and lo as float32, then bias[group][GROUP_OUT]. */
+/* Slices of a stage, and products of two. The last slot is filled up with products that have weight 0. */
+constexpr int SLICES = PLANES * CJ_CHUNK_Y * TAPS_X;
+constexpr int STAGE_SLOTS = ((SLICES + 1) / 2 + CJ_SLOT_PRODUCTS - 1) / CJ_SLOT_PRODUCTS;
+constexpr int STAGE_PRODUCTS = STAGE_SLOTS * CJ_SLOT_PRODUCTS;
+
+/* Packed weights: uint4[group][k block of 64][chunk][product][PARTS][2][64], a slice of an output channel each, as the A
+ * operand wants them; then float4 channel[group][K_BLOCKS * 64]: bias, 1 / s, guard, hard (see pack); then the weights as
+ * floats, [group][GROUP_OUT][GROUP_IN][taps], for the surprising rule. */
 constexpr int K_BLOCKS = K_TILES * CJ_CONSUMERS_K;
-constexpr int PART_WEIGHTS = 2 * M, TAP_WEIGHTS = CJ_PARTS * PART_WEIGHTS, CHUNK_TAPS = K_STEPS * CJ_CHUNK_Y * TAPS_X;
-constexpr long long BLOCK_WEIGHTS = (long long)CHUNKS * CHUNK_TAPS * TAP_WEIGHTS;
+constexpr int PART_WEIGHTS = 2 * M, PRODUCT_WEIGHTS = PARTS * PART_WEIGHTS;
+constexpr long long BLOCK_WEIGHTS = (long long)CHUNKS * STAGE_PRODUCTS * PRODUCT_WEIGHTS;
 constexpr long long PACKED_WEIGHTS = CJ_GROUPS * K_BLOCKS * BLOCK_WEIGHTS;
-constexpr int SUM_TAPS = CJ_SUM_K * CJ_SUM_Y * TAPS_X;
-constexpr int SLOT_WEIGHTS = SUM_TAPS * TAP_WEIGHTS; /* of one k block */
+constexpr long long CHANNELS = (long long)CJ_GROUPS * K_BLOCKS * M;
+constexpr int SLOT_WEIGHTS = CJ_SLOT_PRODUCTS * PRODUCT_WEIGHTS; /* of one k block */
+constexpr int TAPS = CJ_KERNEL_Z * CJ_KERNEL_Y * CJ_KERNEL_X;
 
-/* Shared memory: buffers, what the last run may reach past them, the ring, a piece of outputs a consumer warp, barriers. */
+/* Filling. An item is what a thread loads at once: a unit's eight channels, or with windows one number. */
+constexpr int IN_ROWS = ROWS * PARITIES_Y, IN_COLUMNS = PITCH * PARITIES_X;
+constexpr int STEP_Y = PARITIES_Y > 1 ? 1 : CJ_STRIDE_Y, STEP_X = PARITIES_X > 1 ? 1 : CJ_STRIDE_X;
+constexpr int ITEM = CJ_WINDOWS ? 1 : DEPTH, ITEM_STEP_X = CJ_WINDOWS ? 1 : STEP_X;
+constexpr int ITEM_COLUMNS = CJ_WINDOWS ? (PITCH - 1) * CJ_STRIDE_X + (DEPTH - 1) * CJ_DILATION_X + 1 : IN_COLUMNS;
+constexpr int ITEMS = PLANES * IN_ROWS * ITEM_COLUMNS, HELD = (ITEMS + FILLERS - 1) / FILLERS;
+
+/* Shared memory. */
 constexpr int OUT_COLUMNS = 32, OUT_PITCH = OUT_COLUMNS + 8; /* floats; 8: rows start in other banks */
-constexpr int RING_OFFSET = 16 * (CJ_STAGES * BUFFER + CJ_COLUMNS);
+constexpr int RING_OFFSET = 16 * (CJ_STAGES * BUFFER + CJ_COLUMNS); /* COLUMNS: what the last run may reach past a buffer */
 constexpr int OUT_OFFSET = RING_OFFSET + 16 * CJ_SLOTS * CJ_CONSUMERS_K * SLOT_WEIGHTS;
-constexpr int BARRIER_OFFSET = OUT_OFFSET + 4 * CONSUMERS * 4 * 16 * OUT_PITCH;
-static_assert(BARRIER_OFFSET + 16 * (CJ_STAGES + CJ_SLOTS) <= CJ_SHARED_BYTES, "plan and kernel disagree");
+constexpr int SPLIT_OFFSET = OUT_OFFSET + 4 * CONSUMERS * 4 * 16 * OUT_PITCH;
+constexpr int SCALE_OFFSET = SPLIT_OFFSET + (CJ_WINDOWS ? (4 * ITEMS + 15) / 16 * 16 : 0);
+constexpr int SPAN_OFFSET = SCALE_OFFSET + 8 * CJ_STAGES, BARRIER_OFFSET = SPAN_OFFSET + 8 * 2 * FILL_WARPS;
+static_assert(BARRIER_OFFSET + 8 * (2 * CJ_STAGES + 2 * CJ_SLOTS + 2) <= CJ_SHARED_BYTES, "plan and kernel disagree");
 static_assert((CJ_RUN_ROWS - 1) * PITCH + RUN_X <= CJ_COLUMNS, "plan and kernel disagree");
+
+struct shared_memory {
+    uint4 *buffers, *ring;
+    float *out;       /* [CONSUMERS * 4][16][OUT_PITCH]: outputs of each warp on their way to memory */
+    unsigned *split;  /* [ITEMS]: with windows, the numbers of a stage as hi | lo << 16 */
+    float2 *scale;    /* [STAGES]: 1 / s of the buffer's input; the same if it spans more than 2^27, else 0 */
+    uint2 *span;      /* [2][FILL_WARPS]: largest |x| and smallest but 0 of each warp's items */
+    cj_barrier *full, *empty, *slot_full, *slot_empty, *filling, *start;
+};
+
+__device__ __forceinline__ shared_memory make_shared(unsigned char *base) {
+    shared_memory s;
+    s.buffers = (uint4 *)base, s.ring = (uint4 *)(base + RING_OFFSET);
+    s.out = (float *)(base + OUT_OFFSET), s.split = (unsigned *)(base + SPLIT_OFFSET);
+    s.scale = (float2 *)(base + SCALE_OFFSET), s.span = (uint2 *)(base + SPAN_OFFSET);
+    s.full = (cj_barrier *)(base + BARRIER_OFFSET), s.empty = s.full + CJ_STAGES;
+    s.slot_full = s.empty + CJ_STAGES, s.slot_empty = s.slot_full + CJ_SLOTS;
+    s.filling = s.slot_empty + CJ_SLOTS, s.start = s.filling + 1;
+    return s;
+}
 
 /* Where a thread is in a ring of buffers: which one, and the parity of that phase of its barriers that comes next. One
  * register; the counter may wrap, for counts are powers of two. */
 template <int count> struct turn {
+    static_assert((count & (count - 1)) == 0, "plan and kernel disagree");
     unsigned steps;
     __device__ __forceinline__ int index() const {
         return (int)(steps % count);
@@ -106,7 +151,8 @@ template <int count> struct turn {
         ++steps;
     }
 };
-static_assert((CJ_STAGES & (CJ_STAGES - 1)) == 0 && (CJ_SLOTS & (CJ_SLOTS - 1)) == 0, "plan and kernel disagree");
+
+/* ---- tiles, chunks, slices ------------------------------------------------------------------------------------------- */
 
 struct tile {
     long long n, group, k_tile, z, y, x; /* z, y, x: first output */
@@ -145,20 +191,33 @@ __device__ __forceinline__ chunk make_chunk(int index) {
     return result;
 }
 
-/* Distance in units of tap (y, x) of a chunk from tap (0, 0): that of its row plus that of its column. */
-constexpr __device__ __forceinline__ int row_distance(int y) {
-    return (y * TAP_Y % CJ_STRIDE_Y * PARITIES_X * ROWS + y * TAP_Y / CJ_STRIDE_Y) * PITCH;
-}
-constexpr __device__ __forceinline__ int column_distance(int x) {
-    return x * TAP_X % CJ_STRIDE_X * ROWS * PITCH + x * TAP_X / CJ_STRIDE_X;
+/* Distance in units of slice i of a stage from slice 0: taps along x change fastest, then kernel rows, then planes. */
+constexpr __host__ __device__ int slice_distance(int i) {
+    const int x = i % TAPS_X * TAP_X, y = i / TAPS_X % CJ_CHUNK_Y * TAP_Y, plane = i / (TAPS_X * CJ_CHUNK_Y);
+    return plane * PLANE + (y % CJ_STRIDE_Y * PARITIES_X * ROWS + y / CJ_STRIDE_Y) * PITCH +
+           x % CJ_STRIDE_X * ROWS * PITCH + x / CJ_STRIDE_X;
 }
 
-/* Filling. A job is one row of one plane for LANES threads: UNITS units each, neighbouring threads neighbouring columns. */
-constexpr int IN_ROWS = ROWS * PARITIES_Y, IN_COLUMNS = PITCH * PARITIES_X, JOBS = PLANES * IN_ROWS;
-constexpr int STEP_Y = PARITIES_Y > 1 ? 1 : CJ_STRIDE_Y, STEP_X = PARITIES_X > 1 ? 1 : CJ_STRIDE_X;
-constexpr int LANES = IN_COLUMNS > 16 ? 32 : IN_COLUMNS > 8 ? 16 : 8, TEAMS = FILLERS / LANES;
-constexpr int UNITS = (IN_COLUMNS + LANES - 1) / LANES;
-constexpr int WINDOW_STEP = CJ_WINDOWS ? CJ_DILATION_X : 0; /* input columns between the numbers of a unit */
+/* The two slices of product i: the first in memory is the first half of K, for the distance between them must not be
+ * negative. A missing one (which has weight 0) is its neighbour again. */
+constexpr __host__ __device__ int slice_of(int product, int half) {
+    const int first = 2 * product < SLICES ? 2 * product : 0, second = first + 1 < SLICES ? first + 1 : first;
+    return (slice_distance(first) <= slice_distance(second)) == (half == 0) ? first : second;
+}
+
+/* What to add to the descriptor of a stage's input for product i: start, and distance along K. */
+struct descriptor_steps {
+    unsigned step[STAGE_PRODUCTS];
+    constexpr __host__ __device__ descriptor_steps() : step() {
+        for (int i = 0; i < STAGE_PRODUCTS; ++i) {
+            const int start = slice_distance(slice_of(i, 0));
+            step[i] = (unsigned)(start | (slice_distance(slice_of(i, 1)) - start) << 16);
+        }
+    }
+};
+__constant__ const descriptor_steps product_steps;
+
+/* ---- filling --------------------------------------------------------------------------------------------------------- */
 
 /* Where one stage's input lies. */
 struct source {
@@ -176,168 +235,418 @@ __device__ __forceinline__ source make_source(const cj_forward_args &args, const
     s.x = (const float *)args.x + t.n * args.x_batch_stride + (t.group * CJ_GROUP_IN + piece.c) * args.x_channel_stride +
           (z * size.in_y + y0) * size.in_x + x0;
     s.ys = inside(y0, size.in_y, IN_ROWS * STEP_Y);
-    s.xs = inside(x0, size.in_x, IN_COLUMNS * STEP_X + 3 * WINDOW_STEP);
+    s.xs = inside(x0, size.in_x, ITEM_COLUMNS * ITEM_STEP_X);
     s.channels = z >= 0 && z < size.in_z ? CJ_GROUP_IN - piece.c : 0;
     return s;
 }
 
-__device__ __forceinline__ void load_row(float (&v)[UNITS][4], const cj_forward_args &args, const sizes &size,
-                                         const source &s, int job, int lane) {
-    const int plane = job / IN_ROWS, in_y = job % IN_ROWS * STEP_Y;
-    const bool in_row = job < JOBS && in_y >= s.ys.low && in_y < s.ys.high;
+/* Item `index` of a stage: channels from `plane * ITEM` on, of row and column. */
+struct place {
+    int plane, row, column;
+    bool exists;
+};
+
+__device__ __forceinline__ place make_place(int index, int columns) {
+    place p;
+    p.column = index % columns;
+    p.row = index / columns % IN_ROWS;
+    p.plane = index / (columns * IN_ROWS);
+    p.exists = p.plane < PLANES;
+    return p;
+}
+
+__device__ __forceinline__ void load_item(float (&v)[ITEM], const cj_forward_args &args, const sizes &size, const source &s,
+                                          int index) {
+    const place p = make_place(index, ITEM_COLUMNS);
+    const int in_y = p.row * STEP_Y, in_x = p.column * ITEM_STEP_X;
+    const bool there = p.exists && in_y >= s.ys.low && in_y < s.ys.high && in_x >= s.xs.low && in_x < s.xs.high;
+    const float *from = s.x + p.plane * ITEM * args.x_channel_stride + in_y * (in_offset)size.in_x + in_x;
+    const int channels = there ? s.channels - p.plane * ITEM : 0;
 #pragma unroll
-    for (int c = 0; c < 4; ++c) {
-        const int channel = CJ_WINDOWS ? plane : plane * 4 + c;
-        const bool there = in_row && channel < s.channels;
-        const float *from = s.x + channel * args.x_channel_stride + in_y * (in_offset)size.in_x;
+    for (int c = 0; c < ITEM; ++c, from += args.x_channel_stride) {
+        v[c] = (CJ_GROUP_IN % ITEM == 0 ? channels > 0 : channels > c) ? *from : 0.0F;
+    }
+}
+
+/* 1 / s of a power of two. */
+__device__ __forceinline__ float inverse(float s) {
+    return __uint_as_float((254U << 23) - __float_as_uint(s));
+}
+
+/* The scale of a stage: s, 1 / s, and 1 / s or 0 for scale[].y. */
+struct scaling {
+    float up, down, lossy;
+};
+
+/* `most`: bits of the largest finite |x|; `least`: twice the bits of the smallest but 0, minus 1. s is at most 2^126, so
+ * that 1 / s is normal; what is tiny enough for that has few bits to split. */
+__device__ __forceinline__ scaling make_scaling(unsigned most, unsigned least) {
+    const unsigned exponent = most >> 23, low = (least + 1) >> 24;
+    const unsigned up = 268 - exponent < 253 ? 268 - exponent : 253;
+    scaling s = {1.0F, 1.0F, 0.0F};
+    if (most != 0) {
+        s.up = __uint_as_float(up << 23);
+        s.down = inverse(s.up);
+        s.lossy = exponent > low + 27 || exponent < 37 ? s.down : 0.0F; /* 37: 2^-90, see add_up */
+    }
+    return s;
+}
+
+/* Largest and smallest of all fillers' items. Returns after all of them came here. */
+__device__ __forceinline__ scaling find_scaling(const float (&v)[HELD][ITEM], const shared_memory &shared, int thread,
+                                                turn<1> &filling) {
+    float largest = 0.0F;
+    unsigned least = 0xffffffff;
 #pragma unroll
-        for (int i = 0; i < UNITS; ++i) {
-            const int in_x = (i * LANES + lane) * STEP_X + c * WINDOW_STEP;
-            v[i][c] = there && in_x >= s.xs.low && in_x < s.xs.high ? from[in_x] : 0.0F;
+    for (int i = 0; i < HELD * ITEM; ++i) {
+        const float value = v[i / ITEM][i % ITEM];
+        largest = fmaxf(largest, fabsf(value));
+        least = min(least, 2 * __float_as_uint(value) - 1);
+    }
+    if (largest > 3.4028235e38F) {
+        largest = 0.0F;
+#pragma unroll
+        for (int i = 0; i < HELD * ITEM; ++i) {
+            const float size = fabsf(v[i / ITEM][i % ITEM]);
+            largest = size <= 3.4028235e38F ? fmaxf(largest, size) : largest;
+        }
+    }
+    uint2 *const span = shared.span + filling.steps % 2 * FILL_WARPS;
+    const unsigned most = __reduce_max_sync(0xffffffff, __float_as_uint(largest));
+    least = __reduce_min_sync(0xffffffff, least);
+    if (thread % 32 == 0) {
+        span[thread / 32] = make_uint2(most, least);
+        cj_barrier_arrive(shared.filling);
+    }
+    cj_barrier_wait(shared.filling, filling.parity());
+    filling.next();
+    const uint2 a = span[0], b = span[1], c = span[2];
+    return make_scaling(max(max(a.x, b.x), c.x), min(min(a.y, b.y), c.y));
+}
+
+/* hi (x) and lo (y) of two numbers. */
+__device__ __forceinline__ uint2 split(float a, float b, float up) {
+    uint2 result = make_uint2(cj_pack_f16(a * up, b * up), 0);
+    if (PARTS == 2) {
+        const float2 hi = cj_unpack_f16(result.x);
+        result.y = cj_pack_f16((a * up - hi.x) * LO, (b * up - hi.y) * LO);
+    }
+    return result;
+}
+
+__device__ __forceinline__ uint4 *unit_of(uint4 *buffer, const place &p) {
+    return buffer + (p.plane * PARITIES_Y + p.row % PARITIES_Y) * PARITIES_X * ROWS * PITCH + p.row / PARITIES_Y * PITCH +
+           p.column % PARITIES_X * ROWS * PITCH + p.column / PARITIES_X;
+}
+
+__device__ __forceinline__ void store_unit(uint4 *buffer, const float (&v)[ITEM], float up, int index) {
+    const place p = make_place(index, IN_COLUMNS);
+    const uint2 a = split(v[0], v[1], up), b = split(v[2 % ITEM], v[3 % ITEM], up), c = split(v[4 % ITEM], v[5 % ITEM], up),
+                d = split(v[6 % ITEM], v[7 % ITEM], up);
+    if (p.exists) {
+        uint4 *const unit = unit_of(buffer, p);
+        unit[0] = make_uint4(a.x, b.x, c.x, d.x);
+        if (PARTS == 2) {
+            unit[PART] = make_uint4(a.y, b.y, c.y, d.y);
         }
     }
 }
 
-__device__ __forceinline__ void store_row(uint4 *buffer, const float (&v)[UNITS][4], int job, int lane) {
-    const int plane = job / IN_ROWS, row = job % IN_ROWS;
-    float4 *const to = (float4 *)buffer + (plane * PARITIES_Y + row % PARITIES_Y) * PARITIES_X * ROWS * PITCH +
-                       row / PARITIES_Y * PITCH;
+/* Units of eight neighbouring taps, from numbers that lie split in shared memory. */
+__device__ __forceinline__ void store_windows(uint4 *buffer, const unsigned *numbers, int thread) {
+    for (int index = thread; index < PLANES * IN_ROWS * PITCH; index += FILLERS) {
+        const place p = make_place(index, PITCH);
+        const unsigned *from = numbers + (p.plane * IN_ROWS + p.row) * ITEM_COLUMNS + p.column * CJ_STRIDE_X;
+        unsigned w[DEPTH];
 #pragma unroll
-    for (int i = 0; i < UNITS; ++i) {
-        const int column = i * LANES + lane;
-        float hi[4], lo[4];
-#pragma unroll
-        for (int c = 0; c < 4; ++c) {
-            hi[c] = cj_round_tf32(v[i][c]);
-            lo[c] = cj_round_tf32(v[i][c] - hi[c]); /* NaN if v is not finite, which the surprising rule mends */
+        for (int i = 0; i < DEPTH; ++i) {
+            w[i] = from[i * CJ_DILATION_X];
         }
-        if (job < JOBS && (IN_COLUMNS % LANES == 0 || column < IN_COLUMNS)) {
-            float4 *const unit = to + column % PARITIES_X * ROWS * PITCH + column / PARITIES_X;
-            unit[0] = make_float4(hi[0], hi[1], hi[2], hi[3]);
-            if (CJ_PARTS == 2) {
-                unit[PART] = make_float4(lo[0], lo[1], lo[2], lo[3]);
-            }
+        uint4 *const unit = unit_of(buffer, p);
+        unit[0] = make_uint4((w[0] & 0xffff) | w[1] << 16, (w[2] & 0xffff) | w[3] << 16, (w[4] & 0xffff) | w[5] << 16,
+                             (w[6] & 0xffff) | w[7] << 16);
+        if (PARTS == 2) {
+            unit[PART] = make_uint4(w[0] >> 16 | (w[1] & 0xffff0000), w[2] >> 16 | (w[3] & 0xffff0000),
+                                    w[4] >> 16 | (w[5] & 0xffff0000), w[6] >> 16 | (w[7] & 0xffff0000));
         }
     }
 }
 
-/* All stages of all tiles. A row is loaded before the one before it is stored, so that loads are always under way, also
- * while the buffer is waited for. */
-__device__ __forceinline__ void fill(uint4 *buffers, cj_barrier *full, cj_barrier *empty, const cj_forward_args &args,
-                                     int thread) {
+/* All stages of all tiles. A stage lies in registers until its scale is known and its buffer is empty; each item is
+ * replaced by the next stage's as soon as it is stored, so that loads are always under way. */
+__device__ __forceinline__ void fill(const shared_memory &shared, const cj_forward_args &args, int thread) {
     const sizes size = get_sizes(args);
-    const int team = thread / LANES, lane = thread % LANES;
     turn<CJ_STAGES> buffer = {0};
+    turn<1> filling = {0};
     long long index = blockIdx.x;
-    int piece = 0, job = team;
+    int piece = 0;
     tile t = make_tile(index, size);
     source s = make_source(args, size, t, make_chunk(0));
-    float v[2][UNITS][4];
-    load_row(v[0], args, size, s, job, lane);
-    while (index < args.tiles) {
+    float v[HELD][ITEM];
 #pragma unroll
-        for (int now = 0; now < 2; ++now) {
-            if (index < args.tiles) {
-                const int this_job = job;
-                const bool first = job < TEAMS, last = job + TEAMS >= JOBS;
-                job = last ? team : job + TEAMS;
-                if (last) {
-                    piece = piece + 1 == CHUNKS ? 0 : piece + 1;
-                    if (piece == 0) {
-                        index += gridDim.x;
-                        t = make_tile(index, size);
-                    }
-                    s = make_source(args, size, t, make_chunk(piece));
-                }
-                if (index < args.tiles) {
-                    load_row(v[1 - now], args, size, s, job, lane);
-                }
-                if (first) {
-                    cj_barrier_wait(&empty[buffer.index()], buffer.parity() ^ 1); /* ^ 1: all are empty at first */
-                }
-                store_row(buffers + buffer.index() * BUFFER, v[now], this_job, lane);
-                if (last) {
-                    cj_async_fence();
-                    cj_barrier_arrive(&full[buffer.index()]);
-                    buffer.next();
-                }
+    for (int i = 0; i < HELD; ++i) {
+        load_item(v[i], args, size, s, i * FILLERS + thread);
+    }
+    while (index < args.tiles) {
+        const scaling scale = find_scaling(v, shared, thread, filling);
+        piece = piece + 1 == CHUNKS ? 0 : piece + 1;
+        if (piece == 0) {
+            index += gridDim.x;
+            t = make_tile(index, size);
+        }
+        s = make_source(args, size, t, make_chunk(piece));
+        s.channels = index < args.tiles ? s.channels : 0;
+        cj_barrier_wait(&shared.empty[buffer.index()], buffer.parity() ^ 1); /* ^ 1: all are empty at first */
+        uint4 *const units = shared.buffers + buffer.index() * BUFFER;
+        const int first = cj_opaque(thread); /* where the items lie is not worth registers from stage to stage */
+#pragma unroll
+        for (int i = 0; i < HELD; ++i) {
+            const int item = i * FILLERS + first;
+            if (!CJ_WINDOWS) {
+                store_unit(units, v[i], scale.up, item);
+            } else if (item < ITEMS) {
+                const uint2 number = split(v[i][0], 0.0F, scale.up);
+                shared.split[item] = (number.x & 0xffff) | number.y << 16;
             }
+            load_item(v[i], args, size, s, item);
+        }
+        if (CJ_WINDOWS) { /* what lies in shared.split is read before find_scaling lets anyone write there again */
+            __syncwarp();
+            if (thread % 32 == 0) {
+                cj_barrier_arrive(shared.filling);
+            }
+            cj_barrier_wait(shared.filling, filling.parity());
+            filling.next();
+            store_windows(units, shared.split, thread);
+        }
+        if (thread == 0) {
+            shared.scale[buffer.index()] = make_float2(scale.down, scale.lossy);
+        }
+        cj_async_fence();
+        __syncwarp();
+        if (thread % 32 == 0) {
+            cj_barrier_arrive(&shared.full[buffer.index()]);
+        }
+        buffer.next();
+    }
+}
+
+/* One thread: the weights of all stages of all tiles. */
+__device__ __forceinline__ void bring_weights(const shared_memory &shared, const cj_forward_args &args) {
+    const sizes size = get_sizes(args);
+    turn<CJ_SLOTS> slot = {0};
+    for (long long index = blockIdx.x; index < args.tiles; index += gridDim.x) {
+        const tile t = make_tile(index, size);
+        const uint4 *weights = (const uint4 *)args.packed + (t.group * K_TILES + t.k_tile) * CJ_CONSUMERS_K * BLOCK_WEIGHTS;
+        for (int i = 0; i < CHUNKS * STAGE_SLOTS; ++i, weights += SLOT_WEIGHTS) {
+            cj_barrier_wait(&shared.slot_empty[slot.index()], slot.parity() ^ 1);
+            cj_barrier_expect(&shared.slot_full[slot.index()], 16 * CJ_CONSUMERS_K * SLOT_WEIGHTS);
+            for (int block = 0; block < CJ_CONSUMERS_K; ++block) {
+                cj_bulk_load(shared.ring + (slot.index() * CJ_CONSUMERS_K + block) * SLOT_WEIGHTS,
+                             weights + block * BLOCK_WEIGHTS, 16 * SLOT_WEIGHTS, &shared.slot_full[slot.index()]);
+            }
+            slot.next();
         }
     }
 }
 
-/* The plain loop, in float64: one output anew, padding skipped. k counts within the k block. */
-__device__ __forceinline__ float exact_output(const cj_forward_args &args, const sizes &size, const tile &t,
-                                              const float4 *weights, int k, long long o_y, long long o_x) {
+/* ---- adding up ------------------------------------------------------------------------------------------------------- */
+
+constexpr int OWN = CJ_COLUMNS / 2; /* sums of a thread */
+
+__device__ __forceinline__ void multiply(float (&sum)[OWN], float factor) {
+#pragma unroll
+    for (int i = 0; i < OWN; ++i) {
+        sum[i] *= factor;
+    }
+}
+
+/* Products of slices, part of w times part of x, with one part each or (mixed) lo * hi + hi * lo. */
+template <bool mixed>
+__device__ __forceinline__ void add_products(float (&sum)[OWN], unsigned a, unsigned b,
+                                             const unsigned *steps, int a_part, int b_part, bool add) {
+    cj_product_fence(sum);
+#pragma unroll
+    for (int i = 0; i < CJ_SUM_PRODUCTS; ++i) {
+        const unsigned w = a + i * PRODUCT_WEIGHTS, x = b + steps[i];
+        cj_product_f16(sum, w + a_part * PART_WEIGHTS, x + b_part * PART, add || i > 0);
+        if (mixed) {
+            cj_product_f16(sum, w + b_part * PART_WEIGHTS, x + a_part * PART, 1);
+        }
+    }
+    cj_product_commit();
+    cj_product_wait(sum);
+}
+
+/* What the sum begins with is multiplied by, beside the input's and the weights' scale. */
+constexpr float FIRST = CJ_PRODUCTS == 4 ? LO * LO : LO;
+
+/* One sum, of numbers multiplied by 1 / down and by their weights' scale, into the total. If COMPENSATED, `sum` holds what
+ * is missing there, times FIRST / down. */
+__device__ __forceinline__ void add_sum(float (&total)[OWN], float (&sum)[OWN], unsigned a, unsigned b,
+                                        const unsigned *steps, float down) {
+    if (CJ_PRODUCTS == 4) {
+        add_products<false>(sum, a, b, steps, 1, 1, CJ_COMPENSATED);
+        multiply(sum, 1.0F / LO);
+    }
+    add_products<true>(sum, a, b, steps, 1, 0, CJ_COMPENSATED || CJ_PRODUCTS == 4);
+    multiply(sum, 1.0F / LO);
+    add_products<false>(sum, a, b, steps, 0, 0, true);
+    const float up = inverse(down) * FIRST;
+#pragma unroll
+    for (int i = 0; i < OWN; ++i) {
+        const float before = total[i];
+        total[i] = fmaf(sum[i], down, before);
+        if (CJ_COMPENSATED) {
+            sum[i] = fmaf(sum[i], down, before - total[i]) * up;
+        }
+    }
+}
+
+/* What a consumer knows of its tile's input beside the total: the largest 1 / s, and that of lossy stages only. */
+struct span {
+    float down, lossy;
+};
+
+/* Adds up one tile; the total is left multiplied by the weights' scale. */
+__device__ __forceinline__ span add_up(float (&total)[OWN], const shared_memory &shared, turn<CJ_STAGES> &buffer,
+                                       turn<CJ_SLOTS> &slot, int block, int run, bool warp_leader) {
+    float sum[OWN];
+    span seen = {0.0F, 0.0F};
+    float down = 1.0F; /* of the stage before */
+#pragma unroll
+    for (int i = 0; i < OWN; ++i) {
+        total[i] = sum[i] = 0.0F;
+    }
+#pragma unroll 1
+    for (int i = 0; i < CHUNKS; ++i) {
+        cj_barrier_wait(&shared.full[buffer.index()], buffer.parity());
+        const float2 scale = shared.scale[buffer.index()];
+        seen.down = fmaxf(seen.down, scale.x), seen.lossy = fmaxf(seen.lossy, scale.y);
+        const unsigned b =
+            cj_descriptor(shared.buffers + buffer.index() * BUFFER + run_y(run) * PITCH + run_x(run), 0);
+        if (scale.x != down) {
+            if (PARTS == 1 || CJ_COMPENSATED) {
+                multiply(PARTS == 1 ? total : sum, down * inverse(scale.x));
+            }
+            down = scale.x;
+        }
+#pragma unroll 1
+        for (int j = 0; j < STAGE_SLOTS; ++j) {
+            cj_barrier_wait(&shared.slot_full[slot.index()], slot.parity());
+            const unsigned a =
+                cj_descriptor(shared.ring + (slot.index() * CJ_CONSUMERS_K + block) * SLOT_WEIGHTS, M * 16);
+            const unsigned *const steps = product_steps.step + j * CJ_SLOT_PRODUCTS;
+#pragma unroll
+            for (int first = 0; first < CJ_SLOT_PRODUCTS; first += CJ_SUM_PRODUCTS) {
+                if (PARTS == 1) {
+                    add_products<false>(total, a + first * PRODUCT_WEIGHTS, b, steps + first, 0, 0, true);
+                } else {
+                    add_sum(total, sum, a + first * PRODUCT_WEIGHTS, b, steps + first, down);
+                }
+            }
+            if (warp_leader) {
+                cj_barrier_arrive(&shared.slot_empty[slot.index()]);
+                if (slot.steps == CJ_LAG - 1 && block + run == 0) {
+                    cj_barrier_arrive(shared.start);
+                }
+            }
+            slot.next();
+        }
+        if (warp_leader) {
+            cj_barrier_arrive(&shared.empty[buffer.index()]);
+        }
+        buffer.next();
+    }
+    if (PARTS == 1) {
+        multiply(total, down);
+    }
+    return seen;
+}
+
+/* ---- outputs --------------------------------------------------------------------------------------------------------- */
+
+/* The plain loop, in float64: one output anew, padding skipped. */
+__device__ __forceinline__ float exact_output(const cj_forward_args &args, const sizes &size, const tile &t, const float *w,
+                                              long long o_y, long long o_x) {
     double sum = 0.0;
     for (int c = 0; c < CJ_GROUP_IN; ++c) {
         const float *x = (const float *)args.x + t.n * args.x_batch_stride + (t.group * CJ_GROUP_IN + c) * args.x_channel_stride;
-        for (int tap = 0; tap < CJ_KERNEL_Z * CJ_KERNEL_Y * CJ_KERNEL_X; ++tap) {
+        for (int tap = 0; tap < TAPS; ++tap) {
             const int kx = tap % CJ_KERNEL_X, ky = tap / CJ_KERNEL_X % CJ_KERNEL_Y, kz = tap / (CJ_KERNEL_X * CJ_KERNEL_Y);
             const long long z = t.z * CJ_STRIDE_Z - CJ_PAD_Z + kz * CJ_DILATION_Z;
             const long long y = o_y * CJ_STRIDE_Y - CJ_PAD_Y + ky * CJ_DILATION_Y;
             const long long x_ = o_x * CJ_STRIDE_X - CJ_PAD_X + kx * CJ_DILATION_X;
-            if (z < 0 || z >= size.in_z || y < 0 || y >= size.in_y || x_ < 0 || x_ >= size.in_x) {
-                continue;
+            if (z >= 0 && z < size.in_z && y >= 0 && y < size.in_y && x_ >= 0 && x_ < size.in_x) {
+                sum += (double)w[(long long)c * TAPS + tap] * (double)x[(z * size.in_y + y) * size.in_x + x_];
             }
-            const int piece = (c / CJ_CHUNK_C * CJ_KERNEL_Z + kz) * CHUNKS_Y + ky / CJ_CHUNK_Y;
-            const int step = (c % CJ_CHUNK_C / STEP_C * CJ_CHUNK_Y + ky % CJ_CHUNK_Y) * TAPS_X + (CJ_WINDOWS ? kx / DEPTH : kx);
-            const int depth = CJ_WINDOWS ? kx % DEPTH : c % DEPTH;
-            const float4 *w = weights + ((long long)piece * CHUNK_TAPS + step) * TAP_WEIGHTS + depth / 4 * M + k;
-            double value = (double)((const float *)w)[depth % 4];
-            if (CJ_PARTS == 2) {
-                value += (double)((const float *)(w + PART_WEIGHTS))[depth % 4];
-            }
-            sum += value * (double)x[(z * size.in_y + y) * size.in_x + x_];
         }
     }
     return (float)sum;
 }
 
+__device__ __forceinline__ const float4 *channels_of(const cj_forward_args &args) {
+    return (const float4 *)args.packed + PACKED_WEIGHTS;
+}
+
 /* See "the surprising rule": one warp's outputs out[16][OUT_COLUMNS], of which lane `lane` looks at one column. */
-__device__ __noinline__ void replace_strange(float *out, const cj_forward_args &args, long long index, int k_block, int k,
+__device__ __noinline__ void replace_strange(float *out, const cj_forward_args &args, long long index, int first_k,
                                              int column, int run) {
     const sizes size = get_sizes(args);
     const tile t = make_tile(index, size);
     const long long o_y = t.y + run_y(run) + column / PITCH, o_x = t.x + run_x(run) + column % PITCH;
-    const float4 *weights = (const float4 *)args.packed + (t.group * K_BLOCKS + k_block) * BLOCK_WEIGHTS;
-    const float *bias = (const float *)((const float4 *)args.packed + PACKED_WEIGHTS) + t.group * CJ_GROUP_OUT + k_block * M;
+    const float4 *channel = channels_of(args) + t.group * K_BLOCKS * M + first_k;
+    const float *w = (const float *)(channels_of(args) + CHANNELS) + (t.group * CJ_GROUP_OUT + first_k) * CJ_GROUP_IN * TAPS;
     if (column / PITCH >= CJ_RUN_ROWS || column % PITCH >= RUN_X || o_y >= size.out_y || o_x >= size.out_x) {
         return;
     }
-    for (int i = 0; i < 16 && k_block * M + k + i < CJ_GROUP_OUT; ++i) {
+    for (int i = 0; i < 16 && first_k + i < CJ_GROUP_OUT; ++i, w += CJ_GROUP_IN * TAPS) {
         float &value = out[i * OUT_PITCH + column % OUT_COLUMNS];
         if (!(value - value == 0.0F)) {
-            value = cj_linear(exact_output(args, size, t, weights, k + i, o_y, o_x), bias[k + i]);
+            value = cj_linear(exact_output(args, size, t, w, o_y, o_x), channel[i].x);
         }
     }
 }
 
+/* From the total to alpha * conv + bias; NaN if it must be computed anew. channel: bias, 1 / s, guard, hard. */
+__device__ __forceinline__ float to_linear(float total, const float4 &channel, float threshold) {
+    const float value = cj_linear(total * channel.y, channel.x);
+    return CJ_GUARD && fabsf(total) < threshold ? __uint_as_float(0x7fffffff) : value;
+}
+
+/* Totals smaller than this may have lost bits that matter. */
+__device__ __forceinline__ float threshold_of(const span &seen, const float4 &channel) {
+    const float lossy = seen.lossy > 0.0F ? fmaxf(seen.lossy * channel.z, 0x1p-90F) : 0.0F;
+    return fmaxf(lossy, seen.down * channel.w);
+}
+
 /* One consumer's outputs to memory: each warp its 16 channels, OUT_COLUMNS columns at a time through shared memory. */
-__device__ __forceinline__ void store(const float (&sum)[CJ_COLUMNS / 2], unsigned char *shared, const cj_forward_args &args,
-                                      long long index, int thread) {
+__device__ __forceinline__ void store(const float (&total)[OWN], const span &seen, const shared_memory &shared,
+                                      const cj_forward_args &args, long long index, int thread) {
     const sizes size = get_sizes(args);
     const tile t = make_tile(index, size);
     const int group = thread / WARPGROUP, run = group % RUNS, block = group / RUNS;
     const int lane = thread % 32, warp = thread % WARPGROUP / 32, row = lane / 4;
-    float *const out = (float *)(shared + OUT_OFFSET) + thread / 32 * 16 * OUT_PITCH;
-    const int k_block = (int)t.k_tile * CJ_CONSUMERS_K + block, first_k = k_block * M + warp * 16;
+    float *const out = shared.out + thread / 32 * 16 * OUT_PITCH;
+    const int first_k = ((int)t.k_tile * CJ_CONSUMERS_K + block) * M + warp * 16;
     const int channels = CJ_GROUP_OUT - first_k < 16 ? CJ_GROUP_OUT - first_k : 16;
-    const long long channel = t.group * CJ_GROUP_OUT + first_k;
-    const float *bias = (const float *)((const float4 *)args.packed + PACKED_WEIGHTS) + channel;
-    const float b[2] = {row < channels ? bias[row] : 0.0F, row + 8 < channels ? bias[row + 8] : 0.0F};
-    float *y = (float *)args.y + t.n * args.y_batch_stride + channel * args.y_channel_stride;
-    const float *z = (const float *)args.z + t.n * args.z_batch_stride + channel * args.z_channel_stride;
+    const float4 *const channel = channels_of(args) + t.group * K_BLOCKS * M + first_k + row;
+    const float4 of_row[2] = {channel[0], channel[8]};
+    const float threshold[2] = {threshold_of(seen, of_row[0]), threshold_of(seen, of_row[1])};
+    const long long first = t.group * CJ_GROUP_OUT + first_k;
+    float *y = (float *)args.y + t.n * args.y_batch_stride + first * args.y_channel_stride;
+    const float *z = (const float *)args.z + t.n * args.z_batch_stride + first * args.z_channel_stride;
 #pragma unroll
-    for (int piece = 0; piece < CJ_COLUMNS / OUT_COLUMNS; ++piece) {
+    for (int piece = 0; piece < (CJ_COLUMNS + OUT_COLUMNS - 1) / OUT_COLUMNS; ++piece) {
         bool strange = false;
         __syncwarp();
 #pragma unroll
-        for (int j = 0; j < OUT_COLUMNS / 8; ++j) {
+        for (int j = 0; j < OUT_COLUMNS / 8 && piece * OUT_COLUMNS + j * 8 < CJ_COLUMNS; ++j) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const float *s = &sum[(piece * (OUT_COLUMNS / 8) + j) * 4 + half * 2];
-                const float2 v = make_float2(cj_linear(s[0], b[half]), cj_linear(s[1], b[half]));
+                const float *s = &total[(piece * (OUT_COLUMNS / 8) + j) * 4 + half * 2];
+                const float2 v = make_float2(to_linear(s[0], of_row[half], threshold[half]),
+                                             to_linear(s[1], of_row[half], threshold[half]));
                 strange |= !(v.x - v.x == 0.0F && v.y - v.y == 0.0F);
                 *(float2 *)&out[(row + half * 8) * OUT_PITCH + j * 8 + lane % 4 * 2] = v;
             }
@@ -345,7 +654,7 @@ __device__ __forceinline__ void store(const float (&sum)[CJ_COLUMNS / 2], unsign
         __syncwarp();
         const int i = piece * OUT_COLUMNS + lane;
         if (__any_sync(0xffffffff, strange)) {
-            replace_strange(out, args, index, k_block, warp * 16, i, run);
+            replace_strange(out, args, index, first_k, i, run);
             __syncwarp();
         }
         const long long o_y = t.y + run_y(run) + i / PITCH, o_x = t.x + run_x(run) + i % PITCH;
@@ -360,152 +669,140 @@ __device__ __forceinline__ void store(const float (&sum)[CJ_COLUMNS / 2], unsign
     }
 }
 
-/* Adds up one tile. */
-__device__ __forceinline__ void add_up(float (&total)[CJ_COLUMNS / 2], const uint4 *buffers, const float4 *ring,
-                                       cj_barrier *full, cj_barrier *empty, cj_barrier *slot_full, cj_barrier *slot_empty,
-                                       turn<CJ_STAGES> &buffer, turn<CJ_SLOTS> &slot, int block, int run) {
-    float sum[CJ_COLUMNS / 2];
-#pragma unroll
-    for (int i = 0; i < CJ_COLUMNS / 2; ++i) {
-        total[i] = sum[i] = 0.0F;
+__device__ __forceinline__ void consume(const shared_memory &shared, const cj_forward_args &args) {
+    turn<CJ_STAGES> buffer = {0};
+    turn<CJ_SLOTS> slot = {0};
+    const int group = cj_uniform((int)threadIdx.x / WARPGROUP);
+    if (group == 1) {
+        cj_barrier_wait(shared.start, 0);
     }
-#pragma unroll 1
-    for (int i = 0; i < CHUNKS; ++i) {
-        cj_barrier_wait(&full[buffer.index()], buffer.parity());
-        const unsigned long long start =
-            cj_descriptor(buffers + buffer.index() * BUFFER + run_y(run) * PITCH + run_x(run), K_DISTANCE * 16);
-#pragma unroll 1
-        for (int k = 0; k < K_STEPS; k += CJ_SUM_K) {
-#pragma unroll 1
-            for (int y = 0; y < CJ_CHUNK_Y; y += CJ_SUM_Y) {
-                cj_barrier_wait(&slot_full[slot.index()], slot.parity());
-                const unsigned long long weights =
-                    cj_descriptor(ring + (slot.index() * CJ_CONSUMERS_K + block) * SLOT_WEIGHTS, M * 16);
-#pragma unroll
-                for (int first = 0; first < SUM_TAPS; first += CJ_CLOSE_TAPS) {
-                    const int end = first + CJ_CLOSE_TAPS < SUM_TAPS ? first + CJ_CLOSE_TAPS : SUM_TAPS;
-                    cj_product_fence();
-#pragma unroll
-                    for (int pass = 0; pass < CJ_PARTS; ++pass) { /* the small products, then the large ones */
-#pragma unroll
-                        for (int tap = first; tap < end; ++tap) {
-                            const int x = tap % TAPS_X, dy = tap / TAPS_X % CJ_SUM_Y, dk = tap / (TAPS_X * CJ_SUM_Y);
-                            const unsigned long long a = weights + tap * TAP_WEIGHTS;
-                            const unsigned long long b =
-                                start + (k + dk) * STEP_PLANES * PLANE + row_distance(y + dy) + column_distance(x);
-                            if (CJ_PARTS == 1) {
-                                cj_product_tf32(total, a, b, 1);
-                            } else if (pass == 0) {
-                                cj_product_tf32(sum, a + PART_WEIGHTS, b + PART, 1);
-                                cj_product_tf32(sum, a, b + PART, 1);
-                                cj_product_tf32(sum, a + PART_WEIGHTS, b, 1);
-                            } else {
-                                cj_product_tf32(sum, a, b, 1);
-                            }
-                        }
-                    }
-                    cj_product_commit();
-                    cj_product_wait<0>();
-                    if (end == SUM_TAPS) {
-                        cj_barrier_arrive(&slot_empty[slot.index()]);
-                        slot.next();
-                    }
-                    if (CJ_PARTS == 2) { /* what is rounded off is where the next sum begins */
-#pragma unroll
-                        for (int j = 0; j < CJ_COLUMNS / 2; ++j) {
-                            const float before = total[j];
-                            total[j] = before + sum[j];
-                            sum[j] -= total[j] - before;
-                        }
-                    }
-                }
-            }
-        }
-        cj_barrier_arrive(&empty[buffer.index()]);
-        buffer.next();
+    for (long long index = blockIdx.x; index < args.tiles; index += gridDim.x) {
+        float total[OWN];
+        const span seen = add_up(total, shared, buffer, slot, group / RUNS, group % RUNS, threadIdx.x % 32 == 0);
+        /* Nothing of this is worth registers while products run. */
+        store(total, seen, shared, args, cj_opaque(index), cj_opaque((int)threadIdx.x));
     }
 }
 
 CJ_KERNEL(convjit_forward, cj_forward_args, args) {
-    CJ_SHARED_MEMORY(shared);
-    uint4 *const buffers = (uint4 *)shared;
-    float4 *const ring = (float4 *)(shared + RING_OFFSET);
-    cj_barrier *const full = (cj_barrier *)(shared + BARRIER_OFFSET), *const empty = full + CJ_STAGES;
-    cj_barrier *const slot_full = empty + CJ_STAGES, *const slot_empty = slot_full + CJ_SLOTS;
-    const int thread = (int)threadIdx.x % WARPGROUP, group = (int)threadIdx.x / WARPGROUP;
+    CJ_SHARED_MEMORY(memory);
+    const shared_memory shared = make_shared(memory);
     if (threadIdx.x == 0) {
         for (int i = 0; i < CJ_STAGES; ++i) {
-            cj_barrier_init(&full[i], FILLERS);
-            cj_barrier_init(&empty[i], CONSUMERS * WARPGROUP);
+            cj_barrier_init(&shared.full[i], FILL_WARPS);
+            cj_barrier_init(&shared.empty[i], CONSUMERS * 4); /* warps */
         }
         for (int i = 0; i < CJ_SLOTS; ++i) {
-            cj_barrier_init(&slot_full[i], 1);
-            cj_barrier_init(&slot_empty[i], CONSUMERS * WARPGROUP);
+            cj_barrier_init(&shared.slot_full[i], 1);
+            cj_barrier_init(&shared.slot_empty[i], CONSUMERS * 4);
         }
+        cj_barrier_init(shared.filling, FILL_WARPS);
+        cj_barrier_init(shared.start, 4);
         cj_barrier_init_fence();
     }
     __syncthreads();
-
-    turn<CJ_SLOTS> slot = {0};
-    if (group < CONSUMERS) {
-        turn<CJ_STAGES> buffer = {0};
-        const int run = group % RUNS, block = group / RUNS;
-        if (group == 1) {
-            cj_sleep(16 * SUM_TAPS * CJ_COLUMNS / 128 * (CJ_PARTS == 2 ? 4 : 1)); /* 32 cycles of 0.55 ns a product */
-        }
-        for (long long index = blockIdx.x; index < args.tiles; index += gridDim.x) {
-            float total[CJ_COLUMNS / 2];
-            add_up(total, buffers, ring, full, empty, slot_full, slot_empty, buffer, slot, block, run);
-            /* Nothing of this is worth registers while products run. */
-            store(total, shared, args, cj_opaque(index), (int)cj_opaque(threadIdx.x));
-        }
-    } else if (thread < FILLERS) {
-        fill(buffers, full, empty, args, thread);
-    } else if (thread == FILLERS) {
-        const sizes size = get_sizes(args);
-        for (long long index = blockIdx.x; index < args.tiles; index += gridDim.x) {
-            const tile t = make_tile(index, size);
-            const float4 *weights = (const float4 *)args.packed + (t.group * K_TILES + t.k_tile) * CJ_CONSUMERS_K * BLOCK_WEIGHTS;
-            for (int i = 0; i < CHUNKS * CHUNK_TAPS / SUM_TAPS; ++i, weights += SLOT_WEIGHTS) {
-                cj_barrier_wait(&slot_empty[slot.index()], slot.parity() ^ 1);
-                cj_barrier_expect(&slot_full[slot.index()], 16 * CJ_CONSUMERS_K * SLOT_WEIGHTS);
-                for (int block = 0; block < CJ_CONSUMERS_K; ++block) {
-                    cj_bulk_load(ring + (slot.index() * CJ_CONSUMERS_K + block) * SLOT_WEIGHTS, weights + block * BLOCK_WEIGHTS,
-                                 16 * SLOT_WEIGHTS, &slot_full[slot.index()]);
-                }
-                slot.next();
-            }
-        }
+    const int filler = (int)threadIdx.x - CONSUMERS * WARPGROUP;
+    if (filler < 0) {
+        consume(shared, args);
+    } else if (filler < FILLERS) {
+        fill(shared, args, filler);
+    } else if (filler == FILLERS) {
+        bring_weights(shared, args);
     }
 }
 
-CJ_KERNEL(convjit_pack, cj_pack_args, args) {
-    for (long long i = (long long)blockIdx.x * CJ_THREADS + threadIdx.x; i < args.work; i += (long long)gridDim.x * CJ_THREADS) {
-        if (i >= PACKED_WEIGHTS) {
-            const long long k = i - PACKED_WEIGHTS;
-            ((float *)((float4 *)args.packed + PACKED_WEIGHTS))[k] =
-                args.bias ? cj_memory<CJ_BIAS_TYPE>::load(args.bias, k) : 0.0F;
-            continue;
-        }
-        long long index = i;
-        const int row = (int)take(index, M), half = (int)take(index, 2), part = (int)take(index, CJ_PARTS);
-        const int x = (int)take(index, TAPS_X), y = (int)take(index, CJ_CHUNK_Y), step = (int)take(index, K_STEPS);
-        const chunk piece = make_chunk((int)take(index, CHUNKS));
-        const int k = (int)take(index, K_BLOCKS) * M + row, group = (int)index;
-        float value[4];
-        for (int j = 0; j < 4; ++j) {
-            const int depth = half * 4 + j, c = piece.c + (CJ_WINDOWS ? step : step * DEPTH + depth);
+/* ---- packing: a block an output channel ------------------------------------------------------------------------------- */
+
+/* Weight of an output channel (of all groups), or 0 where there is none. */
+__device__ __forceinline__ float weight(const cj_pack_args &args, long long channel, int c, int tap) {
+    return cj_memory<CJ_WEIGHT_TYPE>::load(args.w, CJ_WEIGHTS_LAST ? (channel * TAPS + tap) * CJ_GROUP_IN + c
+                                                                   : (channel * CJ_GROUP_IN + c) * TAPS + tap);
+}
+
+/* What find_channel adds up over a block. */
+struct channel_span {
+    unsigned most, lossy; /* bits of the largest finite |w|; weights that the split makes inexact */
+    float sum;            /* of |w * s| */
+};
+
+/* Combines the threads' values, most by max, the others by sum. */
+__device__ channel_span combine(channel_span own) {
+    __shared__ channel_span warps[CJ_THREADS / 32];
+    own.most = __reduce_max_sync(0xffffffff, own.most);
+    own.lossy = __reduce_add_sync(0xffffffff, own.lossy);
+    for (int bits = 16; bits > 0; bits /= 2) {
+        own.sum += __shfl_xor_sync(0xffffffff, own.sum, bits);
+    }
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) {
+        warps[threadIdx.x / 32] = own;
+    }
+    __syncthreads();
+    own = warps[0];
+    for (int i = 1; i < CJ_THREADS / 32; ++i) {
+        own.most = max(own.most, warps[i].most);
+        own.lossy += warps[i].lossy;
+        own.sum += warps[i].sum;
+    }
+    return own;
+}
+
+/* Eight halves of product `i`: a slice of an output channel, part hi or lo. */
+__device__ uint4 pack_slice(const cj_pack_args &args, long long channel, bool exists, int piece_index, int product, int part,
+                            int half, float up) {
+    const chunk piece = make_chunk(piece_index);
+    const int slice = slice_of(product, half), plane = slice / (TAPS_X * CJ_CHUNK_Y);
+    const int x = slice % TAPS_X, y = piece.kernel_y + slice / TAPS_X % CJ_CHUNK_Y;
+    const bool twin = slice_of(product, 1 - half) == slice && half == 1; /* a slice that is its own neighbour counts once */
+    unsigned words[4];
+    for (int pair = 0; pair < 4; ++pair) {
+        float w[2] = {0.0F, 0.0F};
+        for (int j = 0; j < 2; ++j) {
+            const int depth = pair * 2 + j, c = piece.c + (CJ_WINDOWS ? plane : plane * DEPTH + depth);
             const int kx = CJ_WINDOWS ? x * DEPTH + depth : x;
-            float w = 0.0F;
-            if (k < CJ_GROUP_OUT && c < CJ_GROUP_IN && kx < CJ_KERNEL_X) {
-                const long long tap = (piece.kernel_z * CJ_KERNEL_Y + piece.kernel_y + y) * CJ_KERNEL_X + kx;
-                const long long taps = CJ_KERNEL_Z * CJ_KERNEL_Y * CJ_KERNEL_X, outer = (long long)group * CJ_GROUP_OUT + k;
-                w = cj_memory<CJ_WEIGHT_TYPE>::load(args.w, CJ_WEIGHTS_LAST ? (outer * taps + tap) * CJ_GROUP_IN + c
-                                                                            : (outer * CJ_GROUP_IN + c) * taps + tap);
+            if (exists && !twin && 2 * product < SLICES && c < CJ_GROUP_IN && kx < CJ_KERNEL_X) {
+                w[j] = weight(args, channel, c, (piece.kernel_z * CJ_KERNEL_Y + y) * CJ_KERNEL_X + kx);
             }
-            const float hi = cj_round_tf32(w), rest = w - hi;
-            value[j] = part == 0 ? hi : rest == rest ? cj_round_tf32(rest) : 0.0F;
         }
-        ((float4 *)args.packed)[i] = make_float4(value[0], value[1], value[2], value[3]);
+        const uint2 parts = split(w[0], w[1], up);
+        words[pair] = part == 0 ? parts.x : parts.y;
+    }
+    return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+CJ_KERNEL(convjit_pack, cj_pack_args, args) {
+    for (long long row = blockIdx.x; row < CHANNELS; row += gridDim.x) {
+        const int k = (int)(row % (K_BLOCKS * M)), group = (int)(row / (K_BLOCKS * M)), thread = (int)threadIdx.x;
+        const bool exists = k < CJ_GROUP_OUT;
+        const long long channel = (long long)group * CJ_GROUP_OUT + k;
+        const long long weights = exists ? (long long)CJ_GROUP_IN * TAPS : 0;
+        float4 *const channels = (float4 *)args.packed + PACKED_WEIGHTS;
+        channel_span span = {0, 0, 0.0F};
+        for (long long i = thread; i < weights; i += CJ_THREADS) {
+            const float w = weight(args, channel, (int)(i / TAPS), (int)(i % TAPS));
+            const unsigned size = __float_as_uint(w) & 0x7fffffff;
+            span.most = size < 0x7f800000 ? max(span.most, size) : span.most;
+            ((float *)(channels + CHANNELS))[channel * CJ_GROUP_IN * TAPS + i] = w;
+        }
+        span = combine(span);
+        const scaling scale = make_scaling(span.most, 2 * span.most - 1);
+        for (long long i = thread; i < weights; i += CJ_THREADS) {
+            const float size = fabsf(weight(args, channel, (int)(i / TAPS), (int)(i % TAPS)) * scale.up);
+            span.lossy += size > 0.0F && size < 0x1p-13F && scale.up < 0x1p126F;
+            span.sum += size <= 32768.0F ? size : 0.0F;
+        }
+        span.most = 0;
+        span = combine(span);
+        if (thread == 0) { /* 2^-13 * sum and 4 * lossy: see threshold_of and DESIGN of numbers above */
+            const float bias = exists && args.bias ? cj_memory<CJ_BIAS_TYPE>::load(args.bias, channel) : 0.0F;
+            channels[row] = make_float4(bias, scale.down, span.sum * 0x1p-13F, (float)span.lossy * 4.0F);
+        }
+        uint4 *const packed = (uint4 *)args.packed + (long long)(group * K_BLOCKS + k / M) * BLOCK_WEIGHTS + k % M;
+        for (long long i = thread; i < BLOCK_WEIGHTS / M; i += CJ_THREADS) {
+            const int half = (int)(i % 2), part = (int)(i / 2 % PARTS);
+            const long long product = i / (2 * PARTS);
+            packed[i * M] = pack_slice(args, channel, exists, (int)(product / STAGE_PRODUCTS), (int)(product % STAGE_PRODUCTS),
+                                       part, half, scale.up);
+        }
     }
 }

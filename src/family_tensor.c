@@ -11,42 +11,51 @@
 enum {
     CONSUMERS = 2,
     THREADS = 384,
+    FILLERS = 96,
     MOST_SHARED = 227 * 1024,    /* of a block on sm_90 */
     OUT_BYTES = 4 * 8 * 16 * 40, /* pieces of outputs on their way to memory */
-    TAP_BYTES = 2048,            /* weights of 64 x 8 */
-    DEPTH = 8,                   /* K of a product */
-    MOST_WINDOW_CHANNELS = 16,   /* with more, eight channels always fill a product */
-    SUM_TAPS = 9,                /* about as many taps of 8 channels in a slot of weights */
-    CLOSE_TAPS = 2,              /* ... in one sum: see "Accuracy" in the kernel */
+    PART_BYTES = 2048,           /* one part of the weights of a product of slices, 64 x 16 */
+    DEPTH = 8,                   /* of a slice */
+    MOST_HELD = 80,              /* numbers of a stage that a filling thread holds in registers */
+    MOST_WINDOW_CHANNELS = 16,   /* with more, eight channels always fill a slice */
+    MOST_SUM = 6,                /* products of a sum: see "Numbers" in the kernel */
+    MOST_SLOT = 10,              /* ... and of a slot where nothing is summed apart (math tf32) */
+    MOST_PLAIN_SUMS = 12,        /* of a tile, that plain float32 adds up well enough */
 };
 
 /* ---- tiles ---- */
 
 /* What follows from a configuration; the kernel derives the same. */
 typedef struct tile {
-    int64_t k, y, x; /* outputs */
-    int64_t chunks;  /* stages of a tile */
-    int64_t units;   /* of 16 bytes in one buffer */
+    int64_t k, y, x;  /* outputs */
+    int64_t pitch;    /* units of a row */
+    int64_t chunks;   /* stages of a tile */
+    int64_t units;    /* of a part of a buffer */
+    int64_t items;    /* of a stage, and numbers of one */
+    int64_t item;     /* ... */
+    int64_t products; /* of slices, of a stage, the filled up ones of the last slot included */
     int64_t shared_bytes;
 } tile;
 
-/* Products along x, input channels of one, and input columns from the first to the last unit of an output. */
+static int32_t parts_of(const cj_tensor_config *c) {
+    return c->products == 1 ? 1 : 2;
+}
+
+/* Slices along x, and of a stage; input columns from the first to the last unit of an output. */
 static int64_t taps_x(const cj_problem *p, const cj_tensor_config *c) {
     return c->windows ? cj_divide_up(p->kernel[CJ_X], DEPTH) : p->kernel[CJ_X];
 }
 
-static int32_t step_c(const cj_tensor_config *c) {
-    return c->windows ? 1 : DEPTH;
+static int64_t planes_of(const cj_tensor_config *c) {
+    return c->windows ? c->chunk_c : c->chunk_c / DEPTH;
+}
+
+static int64_t slices_of(const cj_problem *p, const cj_tensor_config *c) {
+    return planes_of(c) * c->chunk_y * taps_x(p, c);
 }
 
 static int64_t reach(const cj_problem *p, const cj_tensor_config *c) {
-    const int64_t between = p->kernel[CJ_X] > 1 ? p->dilation[CJ_X] * (c->windows ? DEPTH : 1) : 0;
-    return (taps_x(p, c) - 1) * between + (c->windows ? 4 * p->dilation[CJ_X] : 0);
-}
-
-/* One slot of the weights' ring: the taps of one sum. */
-static int64_t slot_bytes(const cj_problem *p, const cj_tensor_config *c) {
-    return (int64_t)c->consumers_k * c->parts * c->sum_k * c->sum_y * taps_x(p, c) * TAP_BYTES;
+    return (taps_x(p, c) - 1) * p->dilation[CJ_X] * (c->windows ? DEPTH : 1);
 }
 
 static tile tile_of(const cj_problem *p, const cj_tensor_config *c) {
@@ -55,93 +64,165 @@ static tile tile_of(const cj_problem *p, const cj_tensor_config *c) {
     tile t = {.k = (int64_t)64 * c->consumers_k,
               .y = (int64_t)CONSUMERS / c->consumers_k / c->runs_x * c->run_rows,
               .x = (int64_t)c->runs_x * c->run_x};
-    const int64_t in_rows = t.y + (c->chunk_y > 1 ? (c->chunk_y - 1) * p->dilation[CJ_Y] / p->stride[CJ_Y] : 0);
-    const int64_t pitch = t.x + reach(p, c) / p->stride[CJ_X];
-    const int64_t planes = c->windows ? c->chunk_c : c->chunk_c / 4;
-    t.units = c->parts * planes * parities_y * parities_x * in_rows * pitch;
+    const int64_t rows = t.y + (c->chunk_y - 1) * p->dilation[CJ_Y] / p->stride[CJ_Y];
+    t.pitch = t.x + reach(p, c) / p->stride[CJ_X];
+    t.units = planes_of(c) * parities_y * parities_x * rows * t.pitch;
+    t.item = c->windows ? 1 : DEPTH;
+    t.items = c->windows ? c->chunk_c * parities_y * rows *
+                               ((t.pitch - 1) * p->stride[CJ_X] + (DEPTH - 1) * p->dilation[CJ_X] + 1)
+                         : t.units;
     t.chunks = cj_divide_up(p->group_in, c->chunk_c) * p->kernel[CJ_Z] * (p->kernel[CJ_Y] / c->chunk_y);
-    t.shared_bytes = 16 * (c->stages * t.units + c->columns) + OUT_BYTES + (int64_t)16 * (c->stages + c->slots) +
-                     c->slots * slot_bytes(p, c);
+    t.products = cj_round_up((slices_of(p, c) + 1) / 2, c->slot_products);
+    t.shared_bytes = 16 * (c->stages * parts_of(c) * t.units + c->columns) +
+                     (int64_t)c->slots * c->consumers_k * c->slot_products * parts_of(c) * PART_BYTES + OUT_BYTES +
+                     (c->windows ? cj_round_up(4 * t.items, 16) : 0) + 8 * c->stages + 48 +
+                     8 * (2 * c->stages + 2 * c->slots + 2);
     return t;
 }
 
-/* Cycles for a batch of eight on 132 multiprocessors, plus one tile alone. A product of 64 x N x 8 takes N / 2 cycles
- * in tf32; the producers move about one unit in 1.2 cycles. */
-static double cost_of(const cj_problem *p, const cj_tensor_config *c, const tile *t) {
+/* Cycles for a batch: tiles / 132 multiprocessors, plus one tile alone. A product of 64 x N x 16 takes N / 2 cycles;
+ * the filling warps spend about 110 instructions on a unit of eight channels; the L2 gives a multiprocessor about 24
+ * bytes a cycle, and memory takes 18. */
+static double cost_of(const cj_problem *p, const cj_tensor_config *c, const tile *t, int64_t batch) {
     const int64_t out[CJ_DIMS] = {p->dynamic ? 1 : cj_most(1, p->out_size[CJ_Z]),
                                   p->dynamic ? 128 : cj_most(1, p->out_size[CJ_Y]),
                                   p->dynamic ? 128 : cj_most(1, p->out_size[CJ_X])};
-    const double tiles = 8.0 * (double)p->desc.groups * (double)cj_divide_up(p->group_out, t->k) * (double)out[CJ_Z] *
-                         (double)cj_divide_up(out[CJ_Y], t->y) * (double)cj_divide_up(out[CJ_X], t->x);
-    const double taps = (double)((int64_t)(c->chunk_c / step_c(c)) * c->chunk_y * taps_x(p, c));
-    const double products = taps * CONSUMERS * (c->parts == 2 ? 4.0 : 1.0) * c->columns / 2.0;
-    const double fill = (double)t->units / c->parts * 1.2 + 1000.0;
-    const double tile_cycles = (double)t->chunks * ((products > fill ? products : fill) + 200.0) + 3000.0;
-    return tiles / 132.0 * tile_cycles + tile_cycles;
+    const double tiles = (double)batch * (double)p->desc.groups * (double)cj_divide_up(p->group_out, t->k) *
+                         (double)out[CJ_Z] * (double)cj_divide_up(out[CJ_Y], t->y) *
+                         (double)cj_divide_up(out[CJ_X], t->x);
+    const double products = (double)t->products * c->products * CONSUMERS * (c->columns / 2.0);
+    const double held = (double)cj_divide_up(t->items, FILLERS);
+    const double fill =
+        (c->windows ? held * 20.0 + (double)cj_divide_up(t->units, FILLERS) * 30.0 : held * 110.0) + 600.0;
+    const double moved =
+        (double)(t->items * t->item * 4 + t->products * parts_of(c) * PART_BYTES * c->consumers_k) / 24.0;
+    const double stage = products > fill ? products : fill;
+    const double store = (double)(c->columns * CONSUMERS) * 64.0 * 4.0 / 18.0;
+    const double tile_cycles =
+        (double)t->chunks * ((stage > moved ? stage : moved) + 100.0) + (c->slots > 2 ? 1000.0 : 3000.0);
+    const double cycles = tile_cycles > store ? tile_cycles : store;
+    return tiles / 132.0 * cycles + cycles;
 }
 
-/* Products of one sum: kernel rows, then steps of channels, until there are about SUM_TAPS taps. */
+static const double CYCLES_PER_MS = 1.755e6;
+
+/* ---- the search ---- */
+
+typedef struct candidate {
+    cj_tensor_config config;
+    const char *dropped; /* why; NULL: it can be used */
+    double cost;         /* for a batch of CJ_PLAN_BATCH */
+} candidate;
+
+typedef void (*visitor)(const candidate *c, void *state);
+
+/* The largest of the counts up to `most` that leave the fewest products of a stage to be filled up. */
 static void choose_sum(const cj_problem *p, cj_tensor_config *c) {
-    const int32_t steps = c->chunk_c / step_c(c);
-    c->sum_y = c->sum_k = 1;
-    for (int32_t y = 1; y <= c->chunk_y; ++y) {
-        if (c->chunk_y % y == 0 && y * taps_x(p, c) <= SUM_TAPS) {
-            c->sum_y = y;
+    const int64_t products = (slices_of(p, c) + 1) / 2;
+    const int32_t most = (int32_t)cj_least(c->products == 1 ? MOST_SLOT : MOST_SUM, products);
+    c->sum_products = most;
+    for (int32_t count = most - 1; count > most / 2; --count) {
+        if (cj_round_up(products, count) < cj_round_up(products, c->sum_products)) {
+            c->sum_products = count;
         }
     }
-    for (int32_t k = 1; k <= steps; ++k) {
-        if (c->sum_y == c->chunk_y && steps % k == 0 && (int64_t)k * c->chunk_y * taps_x(p, c) <= SUM_TAPS) {
-            c->sum_k = k;
-        }
-    }
+    c->slot_products = c->sum_products;
 }
 
-/* Completes the configuration and keeps it if it fits and costs less than the best so far. */
-static void consider(const cj_problem *p, cj_tensor_config c, cj_tensor_config *best, double *best_cost) {
-    c.parts = p->desc.math == CONVJIT_TF32 ? 1 : 2;
-    c.stages = c.slots = 2;
-    if (c.runs_x == 1) {
-        c.run_rows = (int32_t)((c.columns - c.run_x) / (c.run_x + reach(p, &c) / p->stride[CJ_X]) + 1);
-    }
+/* Completes the configuration and shows it. */
+static bool consider(const cj_problem *p, cj_tensor_config c, visitor visit, void *state) {
     choose_sum(p, &c);
     const tile t = tile_of(p, &c);
-    const double cost = cost_of(p, &c, &t);
-    if (t.shared_bytes <= MOST_SHARED && (*best_cost < 0.0 || cost < *best_cost)) {
-        *best_cost = cost;
-        *best = c;
+    candidate result = {.config = c};
+    if (cj_divide_up(t.items, FILLERS) * t.item > MOST_HELD) {
+        result.dropped = "more than 80 numbers of a stage for a filling thread";
+    } else if (t.shared_bytes > MOST_SHARED) {
+        result.dropped = "more than 232448 bytes of shared memory";
+    } else {
+        result.cost = cost_of(p, &c, &t, CJ_PLAN_BATCH);
     }
+    visit(&result, state);
+    return !result.dropped;
 }
 
-/* Tries tiles in a fixed order; the first of equals stays. False if none fits shared memory. */
-static bool search(const cj_problem *p, cj_tensor_config *best) {
-    enum { COLUMNS = 128, MOST_SPLITS = 8, MOST_CHUNK = 64 };
-    const int64_t width = p->dynamic ? COLUMNS : cj_most(1, p->out_size[CJ_X]), splits = cj_divide_up(width, COLUMNS);
-    const bool windows_fit = 4 * p->dilation[CJ_X] % p->stride[CJ_X] == 0 && p->group_in < MOST_WINDOW_CHANNELS;
-    double best_cost = -1.0;
-    for (int32_t windows = 0; windows <= windows_fit; ++windows) {
-        for (int32_t consumers_k = p->group_out > 64 ? 2 : 1; consumers_k >= 1; --consumers_k) {
-            for (int64_t split = splits; split < splits + MOST_SPLITS; ++split) {
-                for (int32_t size = windows ? 1 : DEPTH; size <= (windows ? DEPTH : MOST_CHUNK); size *= 2) {
-                    const int32_t step = windows ? 1 : DEPTH;
-                    const int64_t even = cj_divide_up(p->group_in, cj_divide_up(p->group_in, size));
-                    cj_tensor_config c = {.windows = windows, .columns = COLUMNS, .consumers_k = consumers_k};
-                    c.run_x = (int32_t)cj_divide_up(width, split);
-                    c.chunk_c = (int32_t)cj_divide_up(even, step) * step;
-                    for (c.runs_x = 1; c.runs_x <= CONSUMERS / consumers_k; ++c.runs_x) {
-                        c.run_rows = 1;
-                        c.chunk_y = (int32_t)p->kernel[CJ_Y];
-                        consider(p, c, best, &best_cost);
-                        c.chunk_y = 1;
-                        consider(p, c, best, &best_cost);
-                    }
+/* Runs of as many rows as a product has columns for, of half as many, and so on. */
+static bool consider_rows(const cj_problem *p, cj_tensor_config c, int32_t most_columns, visitor visit, void *state) {
+    const int64_t pitch = c.run_x + reach(p, &c) / p->stride[CJ_X];
+    const int64_t rows = p->dynamic ? most_columns : cj_most(1, p->out_size[CJ_Y]);
+    int32_t most = c.runs_x > 1 ? 1 : (int32_t)cj_least((most_columns - c.run_x) / pitch + 1, rows);
+    bool found = false;
+    for (; most >= 1; most /= 2) {
+        c.run_rows = most;
+        c.columns = (int32_t)cj_round_up((most - 1) * pitch + c.run_x, 8);
+        for (c.slots = 4; c.slots >= 2; c.slots /= 2) {
+            c.chunk_y = (int32_t)p->kernel[CJ_Y];
+            found |= consider(p, c, visit, state);
+            if (c.chunk_y > 1) {
+                c.chunk_y = 1;
+                found |= consider(p, c, visit, state);
+            }
+        }
+    }
+    return found;
+}
+
+static bool consider_widths(const cj_problem *p, cj_tensor_config c, int32_t most_columns, visitor visit, void *state) {
+    enum { MOST_SPLITS = 6 };
+    const int64_t width = p->dynamic ? 128 : cj_most(1, p->out_size[CJ_X]), splits = cj_divide_up(width, most_columns);
+    bool found = false;
+    for (int64_t split = splits; split < splits + MOST_SPLITS && split <= width; ++split) {
+        c.run_x = (int32_t)cj_divide_up(width, split);
+        for (c.runs_x = 1; c.runs_x <= CONSUMERS / c.consumers_k; ++c.runs_x) {
+            found |= consider_rows(p, c, most_columns, visit, state);
+        }
+    }
+    return found;
+}
+
+/* Shows tiles in a fixed order. False if none can be used. */
+static bool search(const cj_problem *p, visitor visit, void *state) {
+    enum { MOST_CHUNK = 64 };
+    const bool windows_fit = p->group_in < MOST_WINDOW_CHANNELS &&
+                             (p->kernel[CJ_X] <= DEPTH || DEPTH * p->dilation[CJ_X] % p->stride[CJ_X] == 0);
+    cj_tensor_config c = {.products = p->desc.math == CONVJIT_TF32         ? 1
+                                      : p->desc.math == CONVJIT_FP32_BLOCK ? 3
+                                                                           : 4,
+                          .stages = 2};
+    bool found = false;
+    for (c.windows = 0; c.windows <= windows_fit; ++c.windows) {
+        const int32_t step = c.windows ? 1 : DEPTH;
+        int32_t last = 0;
+        for (int32_t size = step; size <= (c.windows ? DEPTH : MOST_CHUNK); size *= 2) {
+            const int64_t even = cj_divide_up(p->group_in, cj_divide_up(p->group_in, size));
+            c.chunk_c = (int32_t)cj_round_up(even, step);
+            if (c.chunk_c == last) {
+                continue;
+            }
+            last = c.chunk_c;
+            for (c.consumers_k = p->group_out > 64 ? 2 : 1; c.consumers_k >= 1; --c.consumers_k) {
+                for (int32_t columns = 128; columns <= (c.products == 1 ? 256 : 128); columns *= 2) {
+                    found |= consider_widths(p, c, columns, visit, state);
                 }
             }
         }
     }
-    return best_cost >= 0.0;
+    return found;
+}
+
+/* The first of equals stays. */
+static void keep_cheapest(const candidate *c, void *state) {
+    candidate *best = state;
+    if (!c->dropped && (best->dropped || c->cost < best->cost)) {
+        *best = *c;
+    }
 }
 
 /* ---- applicable ---- */
+
+static void ignore(const candidate *c, void *state) {
+    (void)c;
+    (void)state;
+}
 
 static const char *refuses(const cj_problem *p, const cj_target *target) {
     CJ_REFUSE_IF(target->kind == CJ_TARGET_CUDA && (target->capability != 90 || !target->has_features), "not sm_90a")
@@ -156,28 +237,38 @@ static const char *refuses(const cj_problem *p, const cj_target *target) {
         CJ_REFUSE_IF(p->stride[d] > 1 << 10 || p->dilation[d] > 1 << 10, "stride or dilation over 1024")
         CJ_REFUSE_IF(p->in_size[d] > 1 << 30 || p->out_size[d] > 1 << 30, "size over 1073741824")
     }
-    cj_tensor_config config;
-    CJ_REFUSE_IF(!search(p, &config), "no tile of it fits shared memory")
+    CJ_REFUSE_IF(!search(p, ignore, NULL), "no tile of it fits shared memory and registers")
     return NULL;
 }
 
 /* ---- plan ---- */
 
+static void describe(const cj_problem *p, const cj_tensor_config *c, char text[CJ_CONFIG_MAX]) {
+    const tile t = tile_of(p, c);
+    snprintf(text, CJ_CONFIG_MAX, "tile %lldx%lld k%lld run %dx%d stage c%d f%d x%d slots %d sum %dx%d%s",
+             (long long)t.y, (long long)t.x, (long long)t.k, c->run_rows, c->columns, c->chunk_c, c->chunk_y, c->stages,
+             c->slots, c->sum_products, c->products, c->windows ? " windows" : "");
+}
+
+static int64_t k_blocks_of(const cj_problem *p, const tile *t, const cj_tensor_config *c) {
+    return cj_divide_up(p->group_out, t->k) * c->consumers_k;
+}
+
 static void plan(const cj_problem *p, const cj_target *target, cj_plan *out) {
     (void)target;
+    candidate best = {.dropped = "none yet"};
+    search(p, keep_cheapest, &best);
     cj_tensor_config *c = &out->tensor;
-    search(p, c);
+    *c = best.config;
     const tile t = tile_of(p, c);
+    const int64_t channels = p->desc.groups * k_blocks_of(p, &t, c) * 64;
+    const int64_t weights = p->desc.out_channels * p->group_in * p->kernel[CJ_Z] * p->kernel[CJ_Y] * p->kernel[CJ_X];
     out->threads = THREADS;
     out->shared_bytes = (uint32_t)t.shared_bytes;
-    const int64_t k_blocks = cj_divide_up(p->group_out, t.k) * c->consumers_k;
-    const int64_t weights =
-        p->desc.groups * k_blocks * t.chunks * (c->chunk_c / step_c(c)) * c->chunk_y * taps_x(p, c) * c->parts * 128;
-    out->pack_work = weights + p->desc.out_channels; /* behind the weights, the bias */
-    out->packed_bytes = (size_t)(weights * 16 + p->desc.out_channels * 4);
-    snprintf(out->config, sizeof out->config, "tile %lldx%lld k%lld run %dx%d stage c%d f%d x%d sum %dx%dx%lld%s",
-             (long long)t.y, (long long)t.x, (long long)t.k, c->run_rows, c->columns, c->chunk_c, c->chunk_y, c->stages,
-             c->sum_k, c->sum_y, (long long)taps_x(p, c), c->windows ? " windows" : "");
+    out->pack_work = channels * THREADS; /* a block a channel */
+    out->packed_bytes =
+        (size_t)(channels * (t.chunks * t.products * parts_of(c) * (PART_BYTES / 64) + 16) + 4 * weights);
+    describe(p, c, out->config);
 }
 
 /* ---- constants ---- */
@@ -199,24 +290,33 @@ static void stamp_sum(int columns, cj_text *out) {
     cj_text_printf(out, "\n");
 }
 
+/* Slots that the second consumer can be behind without waiting for what the first one waits for. */
+static int64_t lag_of(const cj_tensor_config *c, const tile *t) {
+    const int64_t stage_slots = t->products / c->slot_products;
+    return cj_least(cj_least(c->slots / 2, c->stages * stage_slots), t->chunks * stage_slots);
+}
+
 static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
     const cj_tensor_config *c = &plan->tensor;
+    const tile t = tile_of(p, c);
+    const int64_t sums = t.chunks * t.products / c->sum_products;
     cj_stamp_int(out, "CJ_MIN_BLOCKS", 1, "blocks a multiprocessor must hold");
-    cj_stamp_int(out, "CJ_PARTS", c->parts, "tf32 numbers a value is split into");
-    cj_stamp_int(out, "CJ_WINDOWS", c->windows, "a product's K is 8 taps along x of one channel, not 8 channels");
+    cj_stamp_int(out, "CJ_PRODUCTS", c->products, "of halves for one of numbers");
+    cj_stamp_int(out, "CJ_GUARD", p->desc.math != CONVJIT_FP32_BLOCK, "small results of wide data are computed anew");
+    cj_stamp_int(out, "CJ_WINDOWS", c->windows, "a slice of K is 8 taps along x of one channel, not 8 channels");
     cj_stamp_int(out, "CJ_COLUMNS", c->columns, "pixels of a product");
     cj_stamp_int(out, "CJ_CONSUMERS_K", c->consumers_k, "consumers that differ in output channels");
     cj_stamp_int(out, "CJ_RUN_X", c->run_x, "output columns of a run");
     cj_stamp_int(out, "CJ_RUNS_X", c->runs_x, "runs beside each other along x");
-    cj_stamp_int(out, "CJ_RUN_ROWS", c->run_rows, "output rows of a consumer");
+    cj_stamp_int(out, "CJ_RUN_ROWS", c->run_rows, "output rows of a run");
     cj_stamp_int(out, "CJ_CHUNK_C", c->chunk_c, "input channels of a stage");
     cj_stamp_int(out, "CJ_CHUNK_Y", c->chunk_y, "kernel rows of a stage");
     cj_stamp_int(out, "CJ_STAGES", c->stages, "buffers");
     cj_stamp_int(out, "CJ_SLOTS", c->slots, "slots of weights");
-    const int64_t taps = (int64_t)c->sum_k * c->sum_y * taps_x(p, c);
-    cj_stamp_int(out, "CJ_CLOSE_TAPS", c->parts == 2 ? CLOSE_TAPS : taps, "taps of one sum");
-    cj_stamp_int(out, "CJ_SUM_K", c->sum_k, "groups of 8 channels in a slot of weights");
-    cj_stamp_int(out, "CJ_SUM_Y", c->sum_y, "kernel rows in a slot of weights");
+    cj_stamp_int(out, "CJ_SLOT_PRODUCTS", c->slot_products, "products whose weights a slot holds");
+    cj_stamp_int(out, "CJ_SUM_PRODUCTS", c->sum_products, "products of one sum");
+    cj_stamp_int(out, "CJ_COMPENSATED", c->products > 1 && sums > MOST_PLAIN_SUMS, "the total is compensated");
+    cj_stamp_int(out, "CJ_LAG", lag_of(c, &t), "slots that the second consumer is behind");
     cj_stamp_int(out, "CJ_SHARED_BYTES", plan->shared_bytes, "dynamic shared memory");
     stamp_sum(c->columns, out);
 }
@@ -230,5 +330,38 @@ static void launch(const cj_problem *p, const cj_plan *plan, cj_forward_args *ar
     *blocks = (uint32_t)cj_least(args->tiles, 132);
 }
 
-const cj_family cj_family_tensor = {
-    .name = "tensor", .refuses = refuses, .plan = plan, .constants = constants, .launch = launch};
+/* ---- predict and explain ---- */
+
+static double predict_ms(const cj_problem *p, const cj_plan *plan, int64_t batch) {
+    const tile t = tile_of(p, &plan->tensor);
+    return cost_of(p, &plan->tensor, &t, batch) / CYCLES_PER_MS;
+}
+
+typedef struct listing {
+    const cj_problem *problem;
+    cj_candidates *out;
+} listing;
+
+static void list_candidate(const candidate *c, void *state) {
+    const listing *to = state;
+    char text[CJ_CONFIG_MAX];
+    describe(to->problem, &c->config, text);
+    if (c->dropped) {
+        cj_candidates_drop(to->out, c->dropped, text);
+    } else {
+        cj_candidates_add(to->out, c->cost / CYCLES_PER_MS, text);
+    }
+}
+
+static void explain(const cj_problem *p, const cj_target *target, cj_candidates *out) {
+    (void)target;
+    search(p, list_candidate, &(listing){.problem = p, .out = out});
+}
+
+const cj_family cj_family_tensor = {.name = "tensor",
+                                    .refuses = refuses,
+                                    .plan = plan,
+                                    .constants = constants,
+                                    .launch = launch,
+                                    .predict_ms = predict_ms,
+                                    .explain = explain};

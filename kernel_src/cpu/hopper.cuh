@@ -102,6 +102,9 @@ inline int cj_uniform(int value) {
 inline long long cj_opaque(long long value) {
     return value;
 }
+inline int cj_opaque(int value) {
+    return value;
+}
 
 /* Of exactly the size that the launch asks for: AddressSanitizer sees its ends. */
 #define CJ_SHARED_MEMORY(name) unsigned char *const name = (unsigned char *)cj_host.dynamic_shared

@@ -58,8 +58,17 @@ __device__ __forceinline__ void cj_async_fence() {
 
 /* ---- warpgroup products (wgmma) -------------------------------------------------------------------------------------- */
 
-/* Registers of a product may be read and written again / are about to be read by products. */
-__device__ __forceinline__ void cj_product_fence() {
+/* Keeps what is done with the registers of a sum where it stands in the text: no other word mentions them. */
+template <int registers> __device__ __forceinline__ void cj_hold(float (&sum)[registers]) {
+#pragma unroll
+    for (int i = 0; i < registers; ++i) {
+        asm volatile("" : "+f"(sum[i])::"memory");
+    }
+}
+
+/* The registers of a sum, read or written before, are about to be used by products. */
+template <int registers> __device__ __forceinline__ void cj_product_fence(float (&sum)[registers]) {
+    cj_hold(sum);
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
@@ -68,50 +77,50 @@ __device__ __forceinline__ void cj_product_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* Waits until at most `pending` groups are unfinished. */
-template <int pending> __device__ __forceinline__ void cj_product_wait() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+/* Waits until all groups are finished, so that the registers of their sum may be used again. */
+template <int registers> __device__ __forceinline__ void cj_product_wait(float (&sum)[registers]) {
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    cj_hold(sum);
 }
 
-/* Descriptor of an operand in shared memory, K-major, without swizzle: core matrices of 8 rows (of A; columns of B) x 16
- * bytes, each 128 bytes in one piece, 128 bytes apart along M or N and k_stride bytes apart along K. Bits 0-13 start
- * address / 16, 16-29 k_stride / 16, 32-45 128 / 16, 62-63 layout 0. Adding n moves the start by 16 n bytes. */
-__device__ __forceinline__ unsigned long long cj_descriptor(const void *start, unsigned k_stride) {
-    const unsigned low = (cj_shared_address(start) >> 4 & 0x3fff) | (k_stride >> 4) << 16;
-    return (unsigned long long)(128 >> 4) << 32 | low;
+/* Low word of the descriptor of an operand in shared memory, K-major, without swizzle: core matrices of 8 rows (of A;
+ * columns of B) x 16 bytes, each 128 bytes in one piece, 128 bytes apart along M or N and k_stride bytes apart along K.
+ * Bits 0-13 start address / 16, 16-29 k_stride / 16; the high word is always the same: bits 32-45 128 / 16, 62-63 layout 0.
+ * Adding n moves the start by 16 n bytes, adding n << 16 the halves of K apart. */
+__device__ __forceinline__ unsigned cj_descriptor(const void *start, unsigned k_stride) {
+    return (cj_shared_address(start) >> 4 & 0x3fff) | (k_stride >> 4) << 16;
 }
 
-/* sum[64 x N] (+)= a[64 x 8] * b[8 x N] in tf32; without `add`, sum is overwritten. Thread t of the warpgroup holds rows
- * t / 32 * 16 + t % 32 / 4 (+ 8 in every second pair), columns 8 j + t % 4 * 2 (+ 1). The stamp writes out sum's N / 2
- * registers, for asm cannot count: CJ_SUM_REGISTERS "{%0, ...}", CJ_SUM_OPERANDS(sum) "+f"(sum[0]), ..., and
+/* sum[64 x N] (+)= a[64 x 16] * b[16 x N] of halves; without `add`, sum is overwritten. Thread t of the warpgroup holds
+ * rows t / 32 * 16 + t % 32 / 4 (+ 8 in every second pair), columns 8 j + t % 4 * 2 (+ 1). The stamp writes out sum's
+ * N / 2 registers, for asm cannot count: CJ_SUM_REGISTERS "{%0, ...}", CJ_SUM_OPERANDS(sum) "+f"(sum[0]), ..., and
  * CJ_SUM_NEXT_i "%" with the number of the i-th operand behind them. */
-__device__ __forceinline__ void cj_product_tf32(float (&sum)[CJ_COLUMNS / 2], unsigned long long a, unsigned long long b,
-                                                int add) {
+__device__ __forceinline__ void cj_product_f16(float (&sum)[CJ_COLUMNS / 2], unsigned a, unsigned b, int add) {
     asm volatile("{\n"
                  ".reg .pred add;\n"
+                 ".reg .b64 a, b;\n"
+                 "mov.b64 a, {" CJ_SUM_NEXT_0 ", 8};\n"
+                 "mov.b64 b, {" CJ_SUM_NEXT_1 ", 8};\n"
                  "setp.ne.b32 add, " CJ_SUM_NEXT_2 ", 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n" CJ_COLUMNS_TEXT "k8.f32.tf32.tf32 " CJ_SUM_REGISTERS
-                 ", " CJ_SUM_NEXT_0 ", " CJ_SUM_NEXT_1 ", add, 1, 1;\n"
+                 "wgmma.mma_async.sync.aligned.m64n" CJ_COLUMNS_TEXT "k16.f32.f16.f16 " CJ_SUM_REGISTERS
+                 ", a, b, add, 1, 1, 0, 0;\n"
                  "}"
                  : CJ_SUM_OPERANDS(sum)
-                 : "l"(a), "l"(b), "r"(add));
+                 : "r"(a), "r"(b), "r"(add));
 }
 
-/* The nearest tf32 number, ties away from zero. */
-__device__ __forceinline__ float cj_round_tf32(float value) {
-    unsigned bits;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
-    return __uint_as_float(bits);
-}
-
-/* Does nothing for about as long. */
-__device__ __forceinline__ void cj_sleep(unsigned nanoseconds) {
-    asm volatile("nanosleep.u32 %0;" ::"r"(nanoseconds));
+/* A value that is the same for a whole warp, said so. */
+__device__ __forceinline__ int cj_uniform(int value) {
+    return __shfl_sync(0xffffffff, value, 0);
 }
 
 /* Hides where a value comes from, so that what follows from it is computed again instead of kept in registers. */
 __device__ __forceinline__ long long cj_opaque(long long value) {
     asm volatile("" : "+l"(value));
+    return value;
+}
+__device__ __forceinline__ int cj_opaque(int value) {
+    asm volatile("" : "+r"(value));
     return value;
 }
 

@@ -19,6 +19,17 @@ __device__ __forceinline__ unsigned short cj_f32_to_f16(float value) {
     return bits;
 }
 
+/* Two at a time, the first in bits 0-15. */
+__device__ __forceinline__ unsigned cj_pack_f16(float low, float high) {
+    unsigned bits;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
+}
+
+__device__ __forceinline__ float2 cj_unpack_f16(unsigned bits) {
+    return make_float2(cj_f16_to_f32((unsigned short)bits), cj_f16_to_f32((unsigned short)(bits >> 16)));
+}
+
 __device__ __forceinline__ float cj_bf16_to_f32(unsigned short bits) {
     return __uint_as_float((unsigned)bits << 16);
 }
