@@ -12,6 +12,7 @@ import ctypes
 import itertools
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -65,6 +66,13 @@ class Binding(unittest.TestCase):
         expected = {f"CONVJIT_{n}": i for enum in ENUMS for i, n in enumerate(getattr(convjit_ctypes, enum))}
         expected["CONVJIT_LAYER_LINE_MAX"] = convjit_ctypes.LINE_MAX
         self.assertEqual(self.c_numbers(list(expected)), expected)
+
+    def test_promises_are_those_of_the_header(self):
+        with open(os.path.join(INCLUDE, "convjit.h"), encoding="utf-8") as file:
+            header = file.read()
+        for math_name, promise in bench_files.PROMISE.items():
+            comment = re.search(rf"CONVJIT_{math_name.upper()},? +/\*(.*?)\*/", header, re.DOTALL)[1]
+            self.assertEqual(re.findall(r"2\^-(\d+) S", comment), [str(round(-math.log2(promise)))], math_name)
 
 
 @unittest.skipUnless(LIBRARY, "no library given")

@@ -31,6 +31,7 @@ BARS = os.path.join(HERE, "bars.json")
 RESULTS = os.path.join(HERE, "results", "h200.json")
 
 MATHS = ("fp32", "fp32_block", "tf32")
+PROMISE = {"fp32": 2.0**-21, "fp32_block": 2.0**-20, "tf32": 2.0**-10}  # |error| <= PROMISE * S, from convjit.h
 HEAD_KEYS = ("device", "driver", "cudnn", "date", "commit")
 SAME_KEYS = ("device", "driver", "cudnn")
 ROW_KEYS = (

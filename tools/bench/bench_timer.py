@@ -9,16 +9,16 @@ import torch
 
 WARM_UP = 1
 TYPICAL = 3  # calls that tell how many fit the time
-CALLS = (7, 1000)  # at least, at most
+CALLS = (7, 300)  # at least, at most
 BATCH = 100  # timed calls queued behind one sleep; CUDA queues about a thousand launches
-SLEEP_CYCLES = 16_000_000  # about 8 ms: the host time of BATCH calls and more
+SLEEP_CYCLES = (2_000_000, 150_000)  # once and a call, about 1 ms and 75 us: more than the host takes for them
 
 
 def call_times(call, indices):
     """Milliseconds of call(index) for each index. They are queued behind a short sleep of the GPU, so that the host is
     ahead of it and its time is not measured."""
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in indices]
-    torch.cuda._sleep(SLEEP_CYCLES)
+    torch.cuda._sleep(SLEEP_CYCLES[0] + SLEEP_CYCLES[1] * len(indices))
     for index, (start, end) in zip(indices, events):
         start.record()
         call(index)
