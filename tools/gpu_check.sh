@@ -8,9 +8,9 @@ usage() {
     cat <<'TXT'
 usage: tools/gpu_check.sh [OPTION ...] [STAGE ...]
 
-Runs the stages in this order, or those given, and prints a summary: about ten minutes. Needs a GPU and a built folder; no compiler but
-NVRTC, no network. A stage whose means are missing is "not run", with the reason. Exit status: 0 none failed, 1 one did,
-2 nothing could be run.
+Runs the stages in this order, or those given, and prints a summary: about ten minutes in all. Needs a GPU and a built
+folder; no compiler but NVRTC, no network. A stage whose means are missing is "not run", with the reason. Exit status: 0
+none failed, 1 one did, 2 nothing could be run.
 
   numerics    every layer of the tests' grid, and the ONNX conformance cases, against float64
   host        host time of a forward beside a bare launch
@@ -176,7 +176,8 @@ stage_sanitize() {
     grep '^tensor_' "$layers" >"$work/tensor"
     grep '^[a-z]' "$layers" | grep -v '^tensor_' >"$work/direct"
     for family in direct tensor; do
-        sed 's/^[^:]*: //' "$work/$family" | CONVJIT_FAMILY=$family warm_ahead # compiling under the sanitizer takes long
+        # Compiling under the sanitizer would take long.
+        sed 's/^[^:]*: //' "$work/$family" | CONVJIT_FAMILY=$family warm_ahead
     done
     for tool in memcheck racecheck; do
         for family in direct tensor; do

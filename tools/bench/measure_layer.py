@@ -57,6 +57,8 @@ class Bench:
         torch.zeros(1, device=device)  # makes PyTorch's CUDA context current on this thread
         self.l2_bytes = getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 60 << 20)
         self.stream = torch.cuda.current_stream().cuda_stream
+        with Context(self.convjit, target) as context:
+            self.target_name = context.environment().target
         if cudnn:
             self._check_tf32_switch()
         if not cache:
@@ -64,13 +66,11 @@ class Bench:
 
     def facts(self):
         cudnn = torch.backends.cudnn.version()
-        with Context(self.convjit, self.target) as context:
-            target = context.environment().target.decode()
         return {
             "device": torch.cuda.get_device_name(),
             "driver": driver_version(),
             "cudnn": f"{cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100} (PyTorch {torch.__version__})",
-            "target": target,
+            "target": self.target_name.decode(),
         }
 
     def _check_tf32_switch(self):
@@ -99,7 +99,6 @@ class Bench:
         try:
             with self.clock("data"):
                 problem = Problem(self.convjit, line, zlib.crc32(name.encode()), self.device, self.l2_bytes)
-                problem.answer  # pylint: disable=pointless-statement
             for math, family in pairs:
                 row = dict.fromkeys(ROW_KEYS) | {"name": name, "layer": line, "math": math}
                 seen = {other["family"] for other, _ in results if other["math"] == math}
@@ -121,8 +120,7 @@ class Bench:
             return True
         with forced(family), problem.in_math(math) as (desc, _):
             try:
-                with Context(self.convjit, self.target) as context:
-                    self.convjit.supported(desc, context.environment().target)
+                self.convjit.supported(desc, self.target_name)
             except ConvjitError as error:
                 if error.status == "CONVJIT_UNSUPPORTED":
                     return False

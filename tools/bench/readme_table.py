@@ -91,8 +91,8 @@ def markdown(results, path):
     note = (
         f"{results['device']}, driver {results['driver']}, cuDNN {results['cudnn']}, {results['date'][:10]}, "
         f"{commits(results)}. Float32 data, channels first. Speedup over cuDNN in benchmark mode in the same run, the "
-        "faster of channels first and channels last, in tf32 beside tf32 and in fp32 beside the others; groups: geometric "
-        "mean, lowest to highest. Floor: what arithmetic or memory takes at least. "
+        "faster of channels first and channels last, in tf32 beside tf32 and in fp32 beside the others; groups: "
+        "geometric mean, lowest to highest. Floor: what arithmetic or memory takes at least. "
         f"All {len(results['layers'])} rows: `{path}`."
     )
     if failed := [f"{row['name']} ({row['math']})" for row in rows if row not in measured]:
