@@ -32,7 +32,7 @@ uint32_t cj_product_descriptor(void *launch, const void *start, unsigned k_strid
 void cj_product_issue(void *launch, const struct cj_cpu_product *given);
 void cj_product_fence(void *launch);
 void cj_product_commit(void *launch);
-void cj_product_wait(void *launch, unsigned pending);
+void cj_product_wait(void *launch);
 
 /* When a thread ends; when all have ended. */
 void cj_product_thread_ends(cj_block *block);

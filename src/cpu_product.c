@@ -6,14 +6,11 @@
  *
  * The tensor core may read shared memory at any time between issue and wait, so every second product is computed as
  * soon as all threads have issued it, and the others as late as the wait allows, after every other thread has had a
- * turn: data that is not there yet, or no longer, gives wrong results. Numbers are cut to tf32, products of them are
- * exact, and sums lose bits as the tensor core's do (add_products).
+ * turn: data that is not there yet, or no longer, gives wrong results. The arithmetic is in cpu_tensor_core.c.
  *
  * Errors: threads of a warpgroup that miss a product or a wait or disagree on one; a descriptor that reaches past the
  * block's shared memory; registers that are touched in flight; a first product, or first one after a wait, without
  * cj_product_fence (the device asks for it only if registers were touched); products that a thread never waits for. */
-#include <float.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,10 +23,8 @@
  * ------------------------------------------------------------------------------------------------------------------ */
 
 enum { WARPGROUP = CJ_WARPGROUP };
-enum { ROWS = 64, MOST_COLUMNS = 256, DEPTH = 8, HALF_DEPTH = 16 };
-enum { UNIT = 16 }; /* bytes of a line (a row of A, a column of B) that lie together */
-enum { EXTRA_BITS = 2 };
-static const uint64_t DOUBLE_BIAS = 1023;
+enum { ROWS = CJ_PRODUCT_ROWS, MOST_COLUMNS = CJ_MOST_COLUMNS };
+enum { UNIT = 16 };                          /* bytes of a line (a row of A, a column of B) that lie together */
 enum { MOST_PRODUCTS = 256, MOST_SUMS = 4 }; /* in flight */
 
 static const uint32_t POISON = 0x7fc0dead; /* a NaN */
@@ -44,7 +39,7 @@ typedef struct sums {
 typedef struct product {
     uint32_t a, b; /* descriptors */
     int columns;
-    bool add, half;
+    bool add;
     uint64_t group;
     sums *sum;
     uint32_t issued; /* by how many threads */
@@ -53,7 +48,6 @@ typedef struct product {
 
 typedef struct member {
     uint64_t products, groups; /* issued; closed */
-    uint64_t until;            /* groups it waits for */
     bool fenced;
 } member;
 
@@ -95,15 +89,8 @@ static float *sum_element(sums *sum, uint32_t thread, int i) {
 }
 
 /* ---------------------------------------------------------------------------------------------------------------------
- * Arithmetic
+ * Operands
  * ------------------------------------------------------------------------------------------------------------------ */
-
-static float tf32(uint32_t bits) {
-    float value;
-    bits &= 0xffffe000;
-    memcpy(&value, &bits, sizeof(value));
-    return value;
-}
 
 /* Fields of a descriptor, in bytes. Core matrices follow each other along M or N. */
 static size_t start_of(uint32_t descriptor) {
@@ -111,20 +98,6 @@ static size_t start_of(uint32_t descriptor) {
 }
 static size_t k_stride_of(uint32_t descriptor) {
     return (size_t)(descriptor >> 16 & 0x3fff) * UNIT;
-}
-
-/* Reads the lines (rows of A, columns of B) of an operand: units of 4 numbers along k, 8 lines a core matrix. */
-static void read_operand(const cj_block *block, uint32_t descriptor, int lines, float to[HALF_DEPTH][MOST_COLUMNS]) {
-    for (size_t k = 0; k < DEPTH; k += 4) {
-        const char *plane = (const char *)block->shared + start_of(descriptor) + k / 4 * k_stride_of(descriptor);
-        for (size_t line = 0; line < (size_t)lines; ++line) {
-            uint32_t unit[4];
-            memcpy(unit, plane + line * UNIT, UNIT);
-            for (size_t i = 0; i < 4; ++i) {
-                to[k + i][line] = tf32(unit[i]);
-            }
-        }
-    }
 }
 
 /* The lines of an operand: two units along k each, core matrices one after the other. */
@@ -136,78 +109,11 @@ static void read_lines(const cj_block *block, uint32_t descriptor, int lines, cj
     }
 }
 
-/* To float32 towards zero. */
-static float cut_to_float(double value) {
-    float rounded = (float)value;
-    const double back = (double)rounded;
-    uint32_t bits;
-    memcpy(&bits, &rounded, sizeof(bits));
-    bits -= fabs(back) > fabs(value) ? 1 : 0;
-    memcpy(&rounded, &bits, sizeof(bits));
-    return rounded;
-}
-
-/* One sum and its eight products. The largest of them sets a grid, EXTRA_BITS below its last bit in float32, that all
- * are cut to before they are added, and the result is cut to float32. No model tried (grids of 0 to 8 extra bits with a
- * cut result, 0 to 3 with a rounded one) gives an H200's errors exactly; this one was taken because it is not the
- * milder one on any of the six layers it was compared on (data of one sign, and over 80 powers of two; one version of
- * the kernel): worst errors there are 1 to 1.7 times the GPU's. */
-static float add_products(const double *terms, int depth) {
-    double largest = 0.0, sum = 0.0;
-    for (int k = 0; k <= depth; ++k) {
-        largest = fmax(largest, fabs(terms[k]));
-        sum += terms[k];
-    }
-    if (!(sum - sum == 0.0) || largest == 0.0) {
-        return (float)sum;
-    }
-    /* 2^exponent of `largest` from its bits, then the grid's and its inverse: both are far from the ends of double. */
-    uint64_t bits;
-    memcpy(&bits, &largest, sizeof(bits));
-    const uint64_t exponent = bits >> 52, below = FLT_MANT_DIG - 1 + EXTRA_BITS;
-    const uint64_t grid_bits = (exponent - below) << 52, steps_bits = (DOUBLE_BIAS + DOUBLE_BIAS - (exponent - below))
-                                                                      << 52;
-    double grid, steps;
-    memcpy(&grid, &grid_bits, sizeof(grid));
-    memcpy(&steps, &steps_bits, sizeof(steps));
-    int64_t total = 0;
-    for (int k = 0; k <= depth; ++k) {
-        total += (int64_t)(terms[k] * steps);
-    }
-    return cut_to_float((double)total * grid);
-}
-
-static void multiply(float (*restrict sum)[MOST_COLUMNS], const float (*restrict a)[MOST_COLUMNS],
-                     const float (*restrict b)[MOST_COLUMNS], int depth, int columns) {
-    for (int row = 0; row < ROWS; ++row) {
-        for (int column = 0; column < columns; ++column) {
-            double terms[HALF_DEPTH + 1];
-            terms[depth] = (double)sum[row][column];
-            for (int k = 0; k < depth; ++k) {
-                terms[k] = (double)a[k][row] * (double)b[k][column];
-            }
-            sum[row][column] = add_products(terms, depth);
-        }
-    }
-}
-
-static void compute_halves(const cj_block *block, product *p) {
+static void compute(const cj_block *block, product *p) {
     cj_line a[ROWS], b[MOST_COLUMNS];
     read_lines(block, p->a, ROWS, a);
     read_lines(block, p->b, p->columns, b);
     cj_tensor_core(p->sum->value, a, b, p->columns);
-    p->done = true;
-}
-
-static void compute(const cj_block *block, product *p) {
-    if (p->half) {
-        compute_halves(block, p);
-        return;
-    }
-    float a[HALF_DEPTH][MOST_COLUMNS], b[HALF_DEPTH][MOST_COLUMNS];
-    read_operand(block, p->a, ROWS, a);
-    read_operand(block, p->b, p->columns, b);
-    multiply(p->sum->value, (const float(*)[MOST_COLUMNS])a, (const float(*)[MOST_COLUMNS])b, DEPTH, p->columns);
     p->done = true;
 }
 
@@ -288,7 +194,6 @@ static void begin_product(cj_block *block, warpgroup *group, uint32_t thread, co
                    .b = given->b,
                    .columns = given->columns,
                    .add = given->add,
-                   .half = given->half,
                    .group = group->members[thread].groups,
                    .sum = sum,
                    .early = group->end % 2 == 0};
@@ -325,8 +230,8 @@ void cj_product_issue(void *launch, const struct cj_cpu_product *given) {
     }
     product *p = get_product(group, self->products);
     const sums *owner = find_sums(group, thread, given->sum);
-    if (p->a != given->a || p->b != given->b || p->columns != given->columns || p->half != (given->half != 0) ||
-        p->add != (given->add != 0) || p->group != self->groups) {
+    if (p->a != given->a || p->b != given->b || p->columns != given->columns || p->add != (given->add != 0) ||
+        p->group != self->groups) {
         cj_block_fail(block,
                       "product %llu of its warpgroup with descriptors 0x%08x and 0x%08x, %d columns, add %d, in "
                       "group %llu; another thread's has 0x%08x and 0x%08x, %d columns, add %d, group %llu",
@@ -387,15 +292,11 @@ static void check_members(cj_block *block, const warpgroup *group) {
     const member *one = &group->members[0];
     for (uint32_t thread = 1; thread < WARPGROUP; ++thread) {
         const member *other = &group->members[thread];
-        if (other->products != one->products || other->groups != one->groups || other->until != one->until) {
+        if (other->products != one->products || other->groups != one->groups) {
             block->current = group->index * WARPGROUP + thread;
-            cj_block_fail(block,
-                          "waits for product group %llu after %llu products in %llu groups, thread %u for group %llu "
-                          "after %llu products in %llu groups",
-                          (unsigned long long)other->until - 1, (unsigned long long)other->products,
-                          (unsigned long long)other->groups, group->index * WARPGROUP,
-                          (unsigned long long)one->until - 1, (unsigned long long)one->products,
-                          (unsigned long long)one->groups);
+            cj_block_fail(block, "waits for %llu products in %llu groups, thread %u for %llu products in %llu groups",
+                          (unsigned long long)other->products, (unsigned long long)other->groups,
+                          group->index * WARPGROUP, (unsigned long long)one->products, (unsigned long long)one->groups);
         }
     }
 }
@@ -418,29 +319,28 @@ static void describe_groups(const cj_block *block, const cj_wait *wait, char *te
              threads[missing].state == CJ_ENDED ? "has ended" : "waits for something else");
 }
 
-void cj_product_wait(void *launch, unsigned pending) {
+void cj_product_wait(void *launch) {
     cj_block *block = launch;
     warpgroup *group = get_warpgroup(block);
     member *self = &group->members[block->current % WARPGROUP];
     self->fenced = false;
-    if (self->groups < pending || self->groups - pending <= group->groups) {
+    if (self->groups == group->groups) {
         return;
     }
-    self->until = self->groups - pending;
     if (++group->waiting < WARPGROUP) {
         cj_block_wait(
-            block, &(cj_wait){.ready = groups_ended, .describe = describe_groups, .at = group, .number = self->until});
+            block, &(cj_wait){.ready = groups_ended, .describe = describe_groups, .at = group, .number = self->groups});
         return;
     }
     cj_block_yield(block);
     const uint32_t current = block->current; /* an error names whom it is about */
     check_members(block, group);
-    while (group->first < group->end && get_product(group, group->first)->group < self->until) {
+    while (group->first < group->end && get_product(group, group->first)->group < self->groups) {
         finish_product(block, group, get_product(group, group->first));
         ++group->first;
     }
     block->current = current;
-    group->groups = self->until;
+    group->groups = self->groups;
     group->waiting = 0;
 }
 

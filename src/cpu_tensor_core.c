@@ -206,12 +206,13 @@ void cj_tensor_core(float (*sum)[MOST_COLUMNS], const cj_line *a, const cj_line 
         floats line[DEPTH];
         ints odd[MOST_COLUMNS / LANES], any = {0};
         widen_row(line, &a[row]);
-        for (int i = 0; i < count / LANES; ++i) {
+        for (int column = 0; column < count; column += LANES) {
+            const int i = column / LANES;
             floats four;
-            memcpy(&four, &sum[row][i * LANES], sizeof(four));
+            memcpy(&four, &sum[row][column], sizeof(four));
             odd[i] = wide.odd[i] | odd_row;
             four = add_four(four, line, wide.value[i], &odd[i]);
-            memcpy(&sum[row][i * LANES], &four, sizeof(four));
+            memcpy(&sum[row][column], &four, sizeof(four));
             any |= odd[i];
         }
         if (any[0] | any[1] | any[2] | any[3]) {

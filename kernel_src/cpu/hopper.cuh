@@ -9,7 +9,6 @@ struct cj_cpu_product {
     float *sum;        /* columns / 2 registers */
     unsigned int a, b; /* descriptors */
     int columns, add;
-    int half; /* IEEE halves, K = 16; else tf32, K = 8 */
 };
 
 struct cj_cpu_hopper {
@@ -22,7 +21,7 @@ struct cj_cpu_hopper {
     void (*product)(void *launch, const struct cj_cpu_product *product);
     void (*product_fence)(void *launch);
     void (*product_commit)(void *launch);
-    void (*product_wait)(void *launch, unsigned int pending);
+    void (*product_wait)(void *launch);
 };
 
 #ifdef __cplusplus
@@ -55,20 +54,14 @@ inline void cj_async_fence() {
 
 /* ---- warpgroup products --------------------------------------------------------------------------------------------- */
 
-inline void cj_product_fence() {
-    cj_host.hopper->product_fence(cj_host.launch);
-}
 template <int registers> inline void cj_product_fence(float (&)[registers]) {
     cj_host.hopper->product_fence(cj_host.launch);
 }
 inline void cj_product_commit() {
     cj_host.hopper->product_commit(cj_host.launch);
 }
-template <int pending> inline void cj_product_wait() {
-    cj_host.hopper->product_wait(cj_host.launch, pending);
-}
 template <int registers> inline void cj_product_wait(float (&)[registers]) {
-    cj_host.hopper->product_wait(cj_host.launch, 0);
+    cj_host.hopper->product_wait(cj_host.launch);
 }
 inline unsigned int cj_descriptor(const void *start, unsigned int k_stride) {
     return cj_host.hopper->descriptor(cj_host.launch, start, k_stride);
@@ -76,25 +69,12 @@ inline unsigned int cj_descriptor(const void *start, unsigned int k_stride) {
 
 /* `sum` must live until the wait. */
 template <int registers>
-inline void cj_product_tf32(float (&sum)[registers], unsigned int a, unsigned int b, int add) {
-    const cj_cpu_product product = {sum, a, b, 2 * registers, add, 0};
-    cj_host.hopper->product(cj_host.launch, &product);
-}
-template <int registers>
 inline void cj_product_f16(float (&sum)[registers], unsigned int a, unsigned int b, int add) {
-    const cj_cpu_product product = {sum, a, b, 2 * registers, add, 1};
+    const cj_cpu_product product = {sum, a, b, 2 * registers, add};
     cj_host.hopper->product(cj_host.launch, &product);
 }
 
-/* To nearest, ties away from zero; every NaN becomes the same one. */
-inline float cj_round_tf32(float value) {
-    return __uint_as_float(value != value ? 0x7fffffff : (__float_as_uint(value) + 0x1000) & 0xffffe000);
-}
-
-inline void cj_sleep(unsigned int) {
-}
-
-/* Not the same for a whole warp: who says so sees a difference here too. */
+/* As on the device, all take lane 0's value: who is wrong to say that it is theirs too sees it here as well. */
 inline int cj_uniform(int value) {
     return __shfl_sync(0xffffffff, value, 0);
 }
