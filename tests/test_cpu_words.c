@@ -66,6 +66,32 @@ Test(cpu_words, votes_and_sums_over_masks_that_run_apart) {
     }
 }
 
+Test(cpu_words, the_largest_and_the_smallest_of_a_mask_are_unsigned) {
+    uint32_t y[64][2] = {0};
+    run("CJ_KERNEL(convjit_forward, args, a) {\n"
+        "    const unsigned t = threadIdx.x;\n"
+        "    unsigned *y = (unsigned *)a.y + t * 2;\n"
+        "    const unsigned value = t == 7 ? 0x80000000 : t == 40 ? 3 : 100 + t;\n"
+        "    if (t < 32) {\n"
+        "        y[0] = __reduce_max_sync(0xffffffff, value);\n"
+        "        y[1] = __reduce_min_sync(0xffffffff, value);\n"
+        "    } else if (t % 4 == 0) {\n"
+        "        y[1] = __reduce_min_sync(0x11111111, value);\n"
+        "        y[0] = __reduce_max_sync(0x11111111, value);\n"
+        "    } else {\n"
+        "        y[0] = __reduce_max_sync(0xeeeeeeee, value);\n"
+        "        y[1] = __reduce_min_sync(0xeeeeeeee, value);\n"
+        "    }\n"
+        "}\n",
+        1, 64, NULL, y);
+    for (uint32_t t = 0; t < 64; ++t) {
+        const uint32_t largest = t < 32 ? 0x80000000 : t % 4 == 0 ? 160 : 163;
+        const uint32_t smallest = t < 32 ? 100 : t % 4 == 0 ? 3 : 133;
+        cr_expect_eq(y[t][0], largest, "thread %u: %u", t, y[t][0]);
+        cr_expect_eq(y[t][1], smallest, "thread %u: %u", t, y[t][1]);
+    }
+}
+
 Test(cpu_words, a_warp_sum_crosses_blocks_of_several_warps) {
     float y[100] = {0};
     run("CJ_KERNEL(convjit_forward, args, a) {\n"
@@ -112,6 +138,13 @@ Test(cpu_words, lanes_at_different_operations_are_an_error) {
         FAULTY "if (t < 16) __ballot_sync(0xffffffff, 1); else __shfl_sync(0xffffffff, t, 0); }\n", 32,
         "convjit_forward failed: block 3 of 5: warp 0: ballot with mask 0xffffffff reached by 16 of 32 lanes, "
         "lane 16 waits at another operation or mask");
+}
+
+Test(cpu_words, lanes_at_the_largest_and_the_smallest_are_an_error) {
+    expect_failure(
+        FAULTY "if (t == 0) __reduce_min_sync(0xffffffff, t); else __reduce_max_sync(0xffffffff, t); }\n", 32,
+        "convjit_forward failed: block 3 of 5: warp 0: warp minimum with mask 0xffffffff reached by 1 of 32 lanes, "
+        "lane 1 waits at another operation or mask");
 }
 
 Test(cpu_words, a_mask_without_the_calling_lane_is_an_error) {
@@ -241,6 +274,38 @@ Test(cpu_words, floats_round_to_16_bits_to_nearest_even) {
     }
     free(x);
     free(y);
+}
+
+Test(cpu_words, pairs_of_halves_have_the_first_in_the_low_bits) {
+    static const float x[][2] = {{1.0F, -2.0F},           {65504.0F, 65520.0F},   {-65520.0F, 65519.9F},
+                                 {-0.0F, 0x1p-24F},       {0x1p-25F, 0x1.8p-24F}, {INFINITY, -INFINITY},
+                                 {0x1.002p0F, 0x1.006p0F}};
+    static const uint32_t want[] = {0xc0003c00, 0x7c007bff, 0x7bfffc00, 0x00018000, 0x00020000, 0xfc007c00, 0x3c023c00};
+    enum { PAIRS = sizeof(want) / sizeof(want[0]) };
+    struct {
+        uint32_t pair[PAIRS + 1];
+        float back[PAIRS][2];
+    } y = {0};
+    run("CJ_KERNEL(convjit_forward, args, a) {\n"
+        "    const float *x = (const float *)a.x;\n"
+        "    unsigned *pair = (unsigned *)a.y;\n"
+        "    float *back = (float *)(pair + a.n + 1);\n"
+        "    const unsigned t = threadIdx.x;\n"
+        "    pair[t] = cj_pack_f16(x[2 * t], x[2 * t + 1]);\n"
+        "    const float2 unpacked = cj_unpack_f16(pair[t]);\n"
+        "    back[2 * t] = unpacked.x;\n"
+        "    back[2 * t + 1] = unpacked.y;\n"
+        "    if (t == 0) pair[a.n] = cj_pack_f16(__int_as_float(0x7fc00000), 1.0F);\n"
+        "}\n",
+        1, PAIRS, x, &y);
+    for (int i = 0; i < PAIRS; ++i) {
+        cr_expect_eq(y.pair[i], want[i], "%g and %g: 0x%08x", (double)x[i][0], (double)x[i][1], y.pair[i]);
+        for (int j = 0; j < 2; ++j) {
+            cr_expect(same((double)y.back[i][j], half_value(want[i] >> 16 * j & 0xffff, 5)), "pair %d: %g", i,
+                      (double)y.back[i][j]);
+        }
+    }
+    cr_expect(isnan(half_value(y.pair[PAIRS] & 0xffff, 5)) && y.pair[PAIRS] >> 16 == 0x3c00);
 }
 
 /* Against the C library, on operands whose sums lie at and beside halfway points, cancel, overflow and underflow. */
