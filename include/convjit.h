@@ -114,7 +114,8 @@ typedef enum convjit_layout {
  * A NaN or Inf in x or w reaches exactly the outputs whose window holds it; padding is skipped, not multiplied. */
 typedef enum convjit_math {
     CONVJIT_FP32,       /* every output within 2^-21 S of the exact sum; never tf32 unasked */
-    CONVJIT_FP32_BLOCK, /* the same, with |x| read as the largest |x| of its block where it is over 2^15 smaller */
+    CONVJIT_FP32_BLOCK, /* within 2^-20 S, where an |x| more than 2^27 smaller than the largest of its block (a tile's
+                           pixels of some channels), and a |w| likewise in its output channel, counts as that largest */
     CONVJIT_TF32        /* 11-bit operands, float32 accumulation: within 2^-10 S */
 } convjit_math;
 
@@ -249,10 +250,10 @@ CONVJIT_API void convjit_get_environment(const convjit_context *context_or_null,
  * INVALID_ARGUMENT, with the reason in convjit_last_error(). Takes microseconds. */
 CONVJIT_API convjit_status convjit_supported(const convjit_desc *desc, const char *target);
 
-/* Why is this layer computed the way it is? Calls `write` with one line at a time: every family, with the configurations
- * that its plan weighed up, their predicted milliseconds (see convjit_layer_predict_ms) and the reasons against them, the
- * chosen ones marked; for people, so the words may change. `batch` is predicted too, but decides nothing: a layer has one
- * plan for every batch. What CONVJIT_FAMILY forces is taken into account. Compiles nothing.
+/* Why is this layer computed the way it is? Calls `write` with one line at a time: every family, with the
+ * configurations that its plan weighed up, their predicted milliseconds (see convjit_layer_predict_ms) and the reasons
+ * against them, the chosen ones marked; for people, so the words may change. `batch` is predicted too, but decides
+ * nothing: a layer has one plan for every batch. What CONVJIT_FAMILY forces is taken into account. Compiles nothing.
  * UNSUPPORTED where no family computes the layer, with the reasons written all the same; INVALID_LAYER,
  * INVALID_ARGUMENT, OUT_OF_MEMORY: nothing is written. */
 CONVJIT_API convjit_status convjit_explain(const convjit_desc *desc, int64_t batch, const char *target,
@@ -351,9 +352,10 @@ typedef struct convjit_layer_info {
 
 CONVJIT_API convjit_layer_info convjit_layer_get_info(const convjit_layer *layer);
 
-/* Milliseconds that the layer's plan expects a forward of this batch to take on an NVIDIA H200, to which the cost models
- * are fitted, whatever the layer's target is: what families and configurations were chosen by. A layer without a size is
- * taken to be about 100 wide along each axis. 0 where the family has no cost model, or the batch is less than 1. */
+/* Milliseconds that the layer's plan expects a forward of this batch to take on an NVIDIA H200, to which the cost
+ * models are fitted, whatever the layer's target is: what families and configurations were chosen by. A layer without a
+ * size is taken to be about 100 wide along each axis. 0 where the family has no cost model, or the batch is less
+ * than 1. */
 CONVJIT_API double convjit_layer_predict_ms(const convjit_layer *layer, int64_t batch);
 
 /* Destroys a layer and frees its packed weights. No forward of it may be running. NULL is ignored. */

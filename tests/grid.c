@@ -2,7 +2,9 @@
  *
  * A case is one level of each factor below. Out of a few random candidates the generator takes the one that holds the
  * most pairs of levels not seen before (the greedy way to a pairwise covering array), until no pair is missing and
- * there are enough cases. Levels are then made a legal layer: what does not fit is cut or raised, not thrown away. */
+ * there are enough cases. Levels are then made a legal layer: what does not fit is cut or raised, not thrown away.
+ *
+ * A space says which levels are used: all of them, or those of the layers that are products of matrices. */
 #include "grid.h"
 
 #include <stdio.h>
@@ -12,8 +14,8 @@
 #include "grid_table.h"
 #include "reference_types.h"
 
-/* Generated cases; a pairwise cover alone would need about 130. */
-enum { GENERATED_LEAST = 420, GENERATED_MOST = 1000, CANDIDATES = 12 };
+/* Most generated cases of a space. */
+enum { GENERATED_MOST = 1000, CANDIDATES = 12 };
 
 /* Multiply-adds and outputs of one case, so that the target cpu takes well under a second. */
 static const int64_t work_max = 300000, outputs_max = 12000;
@@ -51,7 +53,7 @@ static const int64_t work_max = 300000, outputs_max = 12000;
     X(BATCH, 3)          \
     X(SLICE, 5)          \
     X(SHIFT, 6)          \
-    X(DATA, 3)           \
+    X(DATA, 12)          \
     X(SPECIAL, 7)
 
 enum {
@@ -65,7 +67,38 @@ enum {
 static const int levels[FACTORS] = {FACTOR_LIST(FACTOR_LEVELS)};
 #undef FACTOR_LEVELS
 
-enum { LEVELS_MAX = 9 };
+enum { LEVELS_MAX = 12 };
+_Static_assert((int)REFERENCE_DISTRIBUTIONS == 12, "every distribution is a level of DATA");
+
+typedef struct space {
+    unsigned leave_out[FACTORS]; /* levels not used, as bits */
+    bool wide;                   /* OUT_WIDTH is that of a group */
+    size_t least;                /* cases; a pairwise cover alone would need about 130 */
+    uint64_t first_seed;
+} space;
+
+static const space everything = {.least = 420};
+
+/* Convolutions of f32, channels first, at least 16 outputs a group: few of the above are. */
+static const space matrices = {.leave_out = {[OPERATION] = 1U << 1,
+                                             [GROUPING] = 1U << 4 | 1U << 5 | 1U << 6,
+                                             [OUT_WIDTH] = 0x1F,
+                                             [LAYOUT] = 1U << 1,
+                                             [TYPES] = 1U << 1 | 1U << 2},
+                               .wide = true,
+                               .first_seed = 10000};
+
+static bool uses(const space *of, int factor, int level) {
+    return (of->leave_out[factor] >> level & 1) == 0;
+}
+
+static int count_levels(const space *of, int factor) {
+    int count = 0;
+    for (int level = 0; level < levels[factor]; ++level) {
+        count += uses(of, factor, level);
+    }
+    return count;
+}
 
 /* ------------------------------------------------------------------------------------------------- levels to a layer
  */
@@ -78,9 +111,10 @@ static const int64_t sizes[3][8] = {{1, FIT, 2, 5}, {1, FIT, 3, 6, 9, 14}, {1, F
 static const int64_t in_widths[] = {1, 3, 4, 7, 8, 16, 17, 32, 40};
 static const int64_t out_widths[] = {1, 2, 5, 8, 13, 16, 31, 40};
 
-static void set_channels(const int *level, convjit_desc *desc) {
-    const int64_t in = in_widths[level[IN_WIDTH]], out = out_widths[level[OUT_WIDTH]];
+static void set_channels(const space *of, const int *level, convjit_desc *desc) {
     static const int64_t groups[] = {1, 1, 2, 3};
+    const int64_t in = in_widths[level[IN_WIDTH]];
+    const int64_t out = out_widths[level[OUT_WIDTH]] * (of->wide ? groups[level[GROUPING]] : 1);
     static const int64_t multipliers[] = {1, 2, 3};
     const int grouping = level[GROUPING];
     if (grouping < 4) { /* widths rounded up to whole groups */
@@ -198,7 +232,7 @@ static bool too_much(const grid_case *grid) {
     return outputs > outputs_max || outputs * taps > work_max;
 }
 
-static grid_case case_of(const int *level) {
+static grid_case case_of(const space *of, const int *level) {
     static const grid_special specials[] = {GRID_PLAIN,    GRID_PLAIN,    GRID_PLAIN,   GRID_NAN_IN_X,
                                             GRID_INF_IN_X, GRID_NAN_IN_W, GRID_INF_IN_W};
     grid_case grid = {.desc = CONVJIT_DESC_INIT,
@@ -207,7 +241,7 @@ static grid_case case_of(const int *level) {
                       .special = specials[level[SPECIAL]]};
     grid.desc.operation = (convjit_operation)level[OPERATION];
     grid.desc.rank = 1 + level[RANK];
-    set_channels(level, &grid.desc);
+    set_channels(of, level, &grid.desc);
     for (int axis = 0; axis < grid.desc.rank; ++axis) {
         set_axis(level, axis + 3 - grid.desc.rank, axis, &grid);
     }
@@ -228,11 +262,11 @@ typedef struct pair_cover {
     int missing;
 } pair_cover;
 
-static void cover_clear(pair_cover *cover) {
+static void cover_clear(pair_cover *cover, const space *of) {
     memset(cover, 0, sizeof *cover);
     for (int a = 0; a < FACTORS; ++a) {
         for (int b = a + 1; b < FACTORS; ++b) {
-            cover->missing += levels[a] * levels[b];
+            cover->missing += count_levels(of, a) * count_levels(of, b);
         }
     }
 }
@@ -257,14 +291,15 @@ static void cover_add(pair_cover *cover, const int *level) {
 }
 
 /* Forces the first missing pair into the levels; `forced` gets its factors, -1 where no pair is missing. */
-static void force_missing(const pair_cover *cover, int *level, int forced[2]) {
+static void force_missing(const pair_cover *cover, const space *of, int *level, int forced[2]) {
     forced[0] = forced[1] = -1;
     for (int a = 0; a < FACTORS; ++a) {
         for (int b = a + 1; b < FACTORS; ++b) {
             for (int pair = 0; pair < levels[a] * levels[b]; ++pair) {
-                if (!cover->seen[a][pair % levels[a]][b][pair / levels[a]]) {
-                    level[a] = pair % levels[a];
-                    level[b] = pair / levels[a];
+                const int in_a = pair % levels[a], in_b = pair / levels[a];
+                if (uses(of, a, in_a) && uses(of, b, in_b) && !cover->seen[a][in_a][b][in_b]) {
+                    level[a] = in_a;
+                    level[b] = in_b;
                     forced[0] = a;
                     forced[1] = b;
                     return;
@@ -275,30 +310,38 @@ static void force_missing(const pair_cover *cover, int *level, int forced[2]) {
 }
 
 /* Steps the factors that cost time down, one after another, until the case is small enough. */
-static void make_small(int *level, const int forced[2]) {
+static void make_small(const space *of, int *level, const int forced[2]) {
     static const int costly[] = {SIZE_Y, SIZE_X, SIZE_Z, OUT_WIDTH, IN_WIDTH, PADDING_Y, PADDING_X, KERNEL_Y, KERNEL_X};
     const int count = sizeof costly / sizeof *costly;
     for (int step = 0; step < LEVELS_MAX * count; ++step) {
-        const grid_case grid = case_of(level);
+        const grid_case grid = case_of(of, level);
         if (!too_much(&grid)) {
             return;
         }
         const int factor = costly[step % count];
-        if (factor != forced[0] && factor != forced[1] && level[factor] > 0) {
+        if (factor != forced[0] && factor != forced[1] && level[factor] > 0 && uses(of, factor, level[factor] - 1)) {
             --level[factor];
         }
     }
 }
 
-static void choose(const pair_cover *cover, uint64_t *random, int *best) {
+static int draw_level(const space *of, int factor, uint64_t random) {
+    int chosen = (int)(random % (uint64_t)count_levels(of, factor)), level = 0;
+    while (!uses(of, factor, level) || chosen-- > 0) {
+        ++level;
+    }
+    return level;
+}
+
+static void choose(const pair_cover *cover, const space *of, uint64_t *random, int *best) {
     int best_gain = -1;
     for (int candidate = 0; candidate < CANDIDATES; ++candidate) {
         int level[FACTORS], forced[2];
         for (int factor = 0; factor < FACTORS; ++factor) {
-            level[factor] = (int)(reference_random(1, (*random)++) % (uint64_t)levels[factor]);
+            level[factor] = draw_level(of, factor, reference_random(1, (*random)++));
         }
-        force_missing(cover, level, forced);
-        make_small(level, forced);
+        force_missing(cover, of, level, forced);
+        make_small(of, level, forced);
         const int gain = cover_gain(cover, level);
         if (gain > best_gain) {
             best_gain = gain;
@@ -307,35 +350,51 @@ static void choose(const pair_cover *cover, uint64_t *random, int *best) {
     }
 }
 
-grid_case *grid_make(size_t *count) {
-    const size_t written = grid_table_count();
-    grid_case *cases = malloc((written + GENERATED_MOST) * sizeof *cases);
+/* Fills in the cases of a space; returns how many, 0 when memory is used up. */
+static size_t generate(const space *of, grid_case *cases) {
     pair_cover *pairs = malloc(sizeof *pairs);
-    if (cases == NULL || pairs == NULL) {
-        free(cases);
-        free(pairs);
-        return NULL;
+    if (pairs == NULL) {
+        return 0;
     }
-    grid_table_get(cases);
-    cover_clear(pairs);
+    cover_clear(pairs, of);
     uint64_t random = 0;
-    size_t generated = 0;
-    for (; generated < GENERATED_LEAST || (pairs->missing > 0 && generated < GENERATED_MOST); ++generated) {
+    size_t count = 0;
+    for (; count < of->least || (pairs->missing > 0 && count < GENERATED_MOST); ++count) {
         int level[FACTORS];
-        choose(pairs, &random, level);
+        choose(pairs, of, &random, level);
         cover_add(pairs, level);
-        cases[written + generated] = case_of(level);
+        cases[count] = case_of(of, level);
     }
     free(pairs);
+    return count;
+}
+
+static grid_case *make(const space *of, size_t written, size_t *count) {
+    grid_case *cases = malloc((written + GENERATED_MOST) * sizeof *cases);
+    const size_t generated = cases != NULL ? generate(of, cases + written) : 0;
+    if (generated == 0) {
+        free(cases);
+        return NULL;
+    }
+    if (written > 0) {
+        grid_table_get(cases);
+    }
     *count = written + generated;
     for (size_t i = 0; i < *count; ++i) {
-        cases[i].seed = i;
+        cases[i].seed = of->first_seed + i;
     }
     return cases;
 }
 
+grid_case *grid_make(size_t *count) {
+    return make(&everything, grid_table_count(), count);
+}
+
+grid_case *grid_make_matrices(size_t *count) {
+    return make(&matrices, 0, count);
+}
+
 size_t grid_describe(const grid_case *grid, char *text, size_t size) {
-    static const char *const distributions[] = {"normal", "uniform", "wide"};
     static const char *const specials[] = {"", ", nan in x", ", inf in x", ", nan in w", ", inf in w", ", huge in x"};
     static const char *const residuals[] = {"", ", z is y", ", z is x"};
     char line[CONVJIT_LAYER_LINE_MAX], in[64] = "";
@@ -348,7 +407,7 @@ size_t grid_describe(const grid_case *grid, char *text, size_t size) {
     }
     return (size_t)snprintf(
         text, size, "%s | case %llu, %s%s%s%s%s%s%s%s%s%s%s%s", line, (unsigned long long)grid->seed,
-        distributions[grid->distribution], in, specials[grid->special], grid->bias ? ", bias" : "",
+        reference_distribution_word(grid->distribution), in, specials[grid->special], grid->bias ? ", bias" : "",
         residuals[grid->residual], grid->slice_x ? ", x slice" : "", grid->slice_y ? ", y slice" : "",
         grid->slice_z ? ", z slice" : "", grid->shift_x ? ", x + 1" : "", grid->shift_y ? ", y + 1" : "",
         grid->shift_z ? ", z + 1" : "", grid->shift_w ? ", w + 1" : "");

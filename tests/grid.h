@@ -38,6 +38,10 @@ typedef struct grid_case {
 /* All cases, malloc'ed; NULL when memory is used up. */
 grid_case *grid_make(size_t *count);
 
+/* More generated cases, likewise, of the layers that families for tensor cores are for and the grid has few of:
+ * convolutions of f32 data, channels first, at least 16 output channels a group. Numbered from 10000 on. */
+grid_case *grid_make_matrices(size_t *count);
+
 /* A case as one line: the layer line, then the rest. Returns the length, as snprintf. */
 enum { GRID_TEXT_MAX = CONVJIT_LAYER_LINE_MAX + 256 };
 size_t grid_describe(const grid_case *grid, char *text, size_t size);

@@ -183,20 +183,20 @@ static bool forward_again(run *r) {
 
 static bool compare(run *r) {
     const numerics_job *job = r->job;
+    numerics *on = r->on;
     const reference_comparison result =
         reference_compare(&job->layer, job->x, job->w, job->bias, job->z, job->y, INT64_MAX);
-    if (result.failed == 0) {
-        return true;
-    }
-    char worst[256];
-    reference_describe(&job->layer, &result, worst, sizeof worst);
-    return fail(r->text, r->size, "%lld of %lld outputs are off, %s", (long long)result.failed,
-                (long long)result.checked, worst);
+    on->worst = result.worst_over_tolerance;
+    reference_describe(&job->layer, &result, on->worst_at, sizeof on->worst_at);
+    return result.failed == 0 || fail(r->text, r->size, "%lld of %lld outputs are off, %s", (long long)result.failed,
+                                      (long long)result.checked, on->worst_at);
 }
 
 bool numerics_run(numerics *on, const numerics_job *job, char *text, size_t size) {
     run r = {.on = on, .job = job, .text = text, .size = size};
     bool passed = false;
+    on->worst = 0.0;
+    on->worst_at[0] = '\0';
     if (!make_buffers(&r)) {
         fail(text, size, "no memory for the tensors");
     } else if (!send_buffers(&r)) {
@@ -220,10 +220,10 @@ bool numerics_run(numerics *on, const numerics_job *job, char *text, size_t size
 
 /* --------------------------------------------------------------------------------------------------- a case's data */
 
-static void *make_data(convjit_type type, int64_t count, uint64_t seed, reference_distribution distribution) {
+static void *make_data(const numerics_job *job, convjit_type type, int64_t count, reference_role role) {
     void *data = malloc((size_t)(count * reference_type_bytes(type)) + 1);
     if (data != NULL) {
-        reference_fill(data, type, count, seed, distribution);
+        reference_fill_tensor(data, &job->layer, role, job->place.seed, job->place.distribution);
     }
     return data;
 }
@@ -251,13 +251,11 @@ bool numerics_run_case(numerics *on, const grid_case *grid, char *text, size_t s
     if (reference_layer_make(&grid->desc, grid->batch, grid->in_size, &job.layer) != CONVJIT_SUCCESS) {
         return fail(text, size, "%s", convjit_last_error());
     }
-    const uint64_t seed = grid->seed * 8; /* the tensors of a case take the seeds up to the next one's */
-    const reference_distribution kind = grid->distribution;
-    void *x = make_data(desc->data_type, job.layer.x_count, seed, kind);
-    void *w = make_data(desc->weight_type, job.layer.w_count, seed + 1, kind);
-    void *bias = make_data(desc->bias_type, job.layer.bias_count, seed + 2, kind);
-    void *z = make_data(desc->data_type, job.layer.y_count, seed + 3, kind);
-    job.y = make_data(desc->data_type, job.layer.y_count, seed + 4, kind);
+    void *x = make_data(&job, desc->data_type, job.layer.x_count, REFERENCE_X);
+    void *w = make_data(&job, desc->weight_type, job.layer.w_count, REFERENCE_W);
+    void *bias = make_data(&job, desc->bias_type, job.layer.bias_count, REFERENCE_BIAS);
+    void *z = make_data(&job, desc->data_type, job.layer.y_count, REFERENCE_Z);
+    job.y = make_data(&job, desc->data_type, job.layer.y_count, REFERENCE_Y);
     bool passed = false;
     if (x != NULL && w != NULL && bias != NULL && z != NULL && job.y != NULL) {
         place_special(grid, &job.layer, x, w);

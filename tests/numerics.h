@@ -17,6 +17,8 @@ typedef struct numerics {
     convjit_context *context;
     char target[32];              /* its name: "sm_90a" */
     char cache[TESTING_PATH_MAX]; /* private folder; "" where CONVJIT_CACHE_DIR names one to share */
+    double worst;                 /* of the latest run: the largest error over its bound, */
+    char worst_at[256];           /* ... and where, as reference_describe says; "" where it did not come so far */
 } numerics;
 
 /* target NULL: CUDA device 0. False with the reason, and nothing to close. */

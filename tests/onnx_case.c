@@ -213,15 +213,20 @@ static onnx_verdict check_reference(const data_set *set, char *text, size_t size
     return ONNX_PASSED;
 }
 
-static onnx_verdict run(numerics *on, const data_set *set, char *text, size_t size) {
+static onnx_verdict run(numerics *on, convjit_math math, const data_set *set, char *text, size_t size) {
     void *y = malloc((size_t)(set->layer.y_count * reference_type_bytes(set->layer.desc.data_type)) + 1);
     numerics_job job = {.layer = set->layer, .x = set->x->data, .w = set->w->data, .y = y};
     job.bias = set->bias != NULL ? set->bias->data : NULL;
+    job.layer.desc.math = math;
     if (y == NULL) {
         return say(ONNX_FAILED, text, size, "no memory for the output");
     }
+    if (convjit_supported(&job.layer.desc, on->target) == CONVJIT_UNSUPPORTED) {
+        free(y);
+        return say(ONNX_REFUSED, text, size, "%s", convjit_last_error());
+    }
     onnx_verdict verdict = numerics_run(on, &job, text, size) ? ONNX_PASSED : ONNX_FAILED;
-    for (int64_t i = 0; i < set->layer.y_count && verdict == ONNX_PASSED; ++i) {
+    for (int64_t i = 0; i < set->layer.y_count && verdict == ONNX_PASSED && math != CONVJIT_TF32; ++i) {
         const double want = reference_get(set->expected.data, set->expected.type, i);
         const double got = reference_get(y, set->layer.desc.data_type, i);
         if (!as_expected(got, want)) {
@@ -234,7 +239,7 @@ static onnx_verdict run(numerics *on, const data_set *set, char *text, size_t si
 }
 
 /* All data sets of a case, with `on` or (NULL) by the reference alone. */
-static onnx_verdict check(numerics *on, const char *folder, char *text, size_t size) {
+static onnx_verdict check(numerics *on, convjit_math math, const char *folder, char *text, size_t size) {
     onnx_verdict verdict = ONNX_PASSED;
     for (int number = 0; verdict == ONNX_PASSED; ++number) {
         char path[TESTING_PATH_MAX];
@@ -245,7 +250,7 @@ static onnx_verdict check(numerics *on, const char *folder, char *text, size_t s
         }
         verdict = load(folder, number, &set, text, size);
         if (verdict == ONNX_PASSED) {
-            verdict = on != NULL ? run(on, &set, text, size) : check_reference(&set, text, size);
+            verdict = on != NULL ? run(on, math, &set, text, size) : check_reference(&set, text, size);
         }
         data_set_free(&set);
     }
@@ -253,9 +258,9 @@ static onnx_verdict check(numerics *on, const char *folder, char *text, size_t s
 }
 
 onnx_verdict onnx_case_check_reference(const char *folder, char *text, size_t size) {
-    return check(NULL, folder, text, size);
+    return check(NULL, CONVJIT_FP32, folder, text, size);
 }
 
-onnx_verdict onnx_case_run(numerics *on, const char *folder, char *text, size_t size) {
-    return check(on, folder, text, size);
+onnx_verdict onnx_case_run(numerics *on, convjit_math math, const char *folder, char *text, size_t size) {
+    return check(on, math, folder, text, size);
 }

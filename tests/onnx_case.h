@@ -12,13 +12,15 @@
 char **onnx_case_find(const char *root, size_t *count);
 void onnx_case_list_free(char **folders, size_t count);
 
-typedef enum onnx_verdict { ONNX_PASSED, ONNX_FAILED, ONNX_SKIPPED } onnx_verdict;
+/* FAILED, SKIPPED (a graph of more than one layer, types that convjit has not) and REFUSED (no family computes the
+ * layer) come with the reason. */
+typedef enum onnx_verdict { ONNX_PASSED, ONNX_FAILED, ONNX_SKIPPED, ONNX_REFUSED } onnx_verdict;
 
-/* Computes each data set of a case by the float64 reference alone, and compares it with the expected output. FAILED and
- * SKIPPED (a graph of more than one layer, types that convjit has not) come with the reason. */
+/* Computes each data set of a case by the float64 reference alone, and compares it with the expected output. */
 onnx_verdict onnx_case_check_reference(const char *folder, char *text, size_t size);
 
-/* Runs each data set on the target, and compares with the reference and with the expected output. */
-onnx_verdict onnx_case_run(numerics *on, const char *folder, char *text, size_t size);
+/* Runs each data set on the target in a math, and compares with the reference and, but for tf32, with the expected
+ * output: the suite's own tolerance is narrower than what tf32 promises. */
+onnx_verdict onnx_case_run(numerics *on, convjit_math math, const char *folder, char *text, size_t size);
 
 #endif

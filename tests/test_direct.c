@@ -10,13 +10,6 @@
 /* Criterion runs parameters in processes of their own, side by side; each takes every SHARDS-th case. */
 enum { SHARDS = 16 };
 
-/* Every how many-th case is run: CONVJIT_TEST_STRIDE, for builds in which all of them take too long. */
-static size_t grid_stride(void) {
-    const char *text = getenv("CONVJIT_TEST_STRIDE");
-    const long stride = text != NULL ? strtol(text, NULL, 10) : 1;
-    return stride > 1 ? (size_t)stride : 1;
-}
-
 ParameterizedTestParameters(direct, keeps_its_promise_on_every_case_of_the_grid) {
     static int shards[SHARDS];
     for (int i = 0; i < SHARDS; ++i) {
@@ -32,7 +25,7 @@ ParameterizedTest(int *shard, direct, keeps_its_promise_on_every_case_of_the_gri
     grid_case *cases = grid_make(&count);
     cr_assert_not_null(cases);
     cr_assert(numerics_open("cpu", &on, text, sizeof text), "%s", text);
-    const size_t stride = grid_stride();
+    const size_t stride = testing_stride();
     for (size_t i = (size_t)*shard * stride; i < count; i += SHARDS * stride) {
         grid_describe(&cases[i], line, sizeof line);
         cr_expect(numerics_run_case(&on, &cases[i], text, sizeof text), "%s: %s", line, text);

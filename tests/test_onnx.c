@@ -31,7 +31,8 @@ Test(onnx, cpu_gives_the_expected_output_of_every_case) {
     numerics on;
     cr_assert(numerics_open("cpu", &on, text, sizeof text), "%s", text);
     for (size_t i = 0; i < CASES; ++i) {
-        cr_expect_eq(onnx_case_run(&on, folders[i], text, sizeof text), ONNX_PASSED, "%s: %s", folders[i], text);
+        cr_expect_eq(onnx_case_run(&on, CONVJIT_FP32, folders[i], text, sizeof text), ONNX_PASSED, "%s: %s", folders[i],
+                     text);
     }
     numerics_close(&on);
     onnx_case_list_free(folders, CASES);

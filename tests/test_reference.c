@@ -281,7 +281,9 @@ static void expect_close(double got, double wanted, const char *what) {
 Test(reference, tolerance_is_the_promise_and_what_follows_from_it) {
     const double promise = 3.0 * 0x1p-21; /* S = 3 */
     expect_close(tolerance_of("conv1d c1 k1 in1 f1", 3, 0), promise, "fp32");
-    expect_close(tolerance_of("conv1d c1 k1 in1 f1 fp32_block", 3, 0), promise, "fp32_block");
+    expect_close(tolerance_of("conv1d c1 k1 in1 f1 fp32_block", 3, 0), 2 * promise, "fp32_block");
+    expect_close(tolerance_of("conv1d c1 k1 in1 f1 f16 fp32_block", 3, 0), promise + 0x1p-10, "fp32_block of f16");
+    expect_close(tolerance_of("conv1d c1 k1 in1 f1", 0x1p-130F, 0), 0x1p-151 + 0x1p-150 + 0x1p-149, "subnormal");
     expect_close(tolerance_of("conv1d c1 k1 in1 f1 tf32", 3, 0), 3.0 * 0x1p-10, "tf32");
     expect_close(tolerance_of("conv1d c1 k1 in1 f1", 3, 5), promise + 8.0 * 0x1p-24, "bias: the sum is rounded");
     expect_close(tolerance_of("conv1d c1 k1 in1 f1 alpha=-4", 3, 0), 4 * promise + 12.0 * 0x1p-24, "alpha");
@@ -290,6 +292,35 @@ Test(reference, tolerance_is_the_promise_and_what_follows_from_it) {
     expect_close(tolerance_of("conv1d c1 k1 in1 f1 f16", 0x1p-20F, 0), 0x1p-41 + 0x1p-25, "f16: subnormal spacing");
     cr_expect(tolerance_of("conv1d c1 k1 in1 f1 relu", -3, 0) == 0.0, "relu far on the left: y is exactly 0");
     cr_expect(tolerance_of("conv1d c1 k1 in1 f1 sigmoid", 3, 0) < 0.05 * promise + 6 * 0x1p-24, "sigmoid is flat at 3");
+}
+
+/* Tolerances in units of 2^-20 under fp32_block. */
+static double block_units(const reference_layer *layer, const float *x, const float *w, int64_t index) {
+    return reference_compute(layer, x, w, NULL, NULL, index).tolerance * 0x1p20;
+}
+
+Test(reference, fp32_block_reads_what_is_far_smaller_as_the_largest_of_its_image_and_of_its_output_channel) {
+    const reference_layer layer = layer_of("conv1d n2 c1 k2 in3 f1 fp32_block");
+    const float x[] = {1, 0x1p-27F, -0x1.8p-28F, 0, 0x1p-40F, INFINITY}; /* two images */
+    const float w[] = {3, 5};
+    cr_expect(block_units(&layer, x, w, 0) == 3.0);
+    cr_expect(block_units(&layer, x, w, 1) < 1e-6, "2^-27 of the largest is read as it is");
+    cr_expect(block_units(&layer, x, w, 2) == 3.0, "less is read as the largest, 1");
+    cr_expect(block_units(&layer, x, w, 5) == 5.0);
+    cr_expect(block_units(&layer, x, w, 6) == 3.0 * 0x1p-40, "zero; of the other image, in which Inf is no largest");
+    static const char *const lines[] = {"conv1d c1 k2 in2 f2 d2 p1 fp32_block", "convt1d c2 k1 in1 f2 fp32_block"};
+    static const int64_t outputs[2][2] = {{0, 2}, {0, 1}}; /* which meet w[0] and w[2], or w[1] and w[3] */
+    const float ones[] = {1, 1};
+    const float filters[] = {0x1p-30F, 1, 4, 2};
+    const reference_layer plain = layer_of(lines[0]);
+    cr_expect(plain.y_count == 4);
+    cr_expect(block_units(&plain, ones, filters, outputs[0][0]) == 1.0);
+    cr_expect(block_units(&plain, ones, filters, 1) == 1.0, "2^-30 beside 1 in its filter is read as 1");
+    cr_expect(block_units(&plain, ones, filters, outputs[0][1]) == 2.0);
+    const reference_layer back = layer_of(lines[1]);
+    cr_expect(block_units(&back, ones, filters, outputs[1][0]) == 8.0,
+              "2^-30 is read as 4, of the other input channel");
+    cr_expect(block_units(&back, ones, filters, outputs[1][1]) == 3.0);
 }
 
 /* At the lowest place of an activation both neighbours are higher: the slope there is no measure. */
@@ -458,57 +489,7 @@ Test(reference, a_sample_holds_the_first_and_the_last_output) {
     free_compared(&c);
 }
 
-/* ---------------------------------------------------------------- data and sizes */
-
-Test(reference, random_data_is_the_same_on_every_machine) {
-    float first[3];
-    reference_fill(first, CONVJIT_F32, 3, 1, REFERENCE_NORMAL);
-    cr_expect(first[0] == -0x1.2907c2p-4F && first[1] == -0x1.099bf4p+1F && first[2] == -0x1.850fcp-1F, "got %a %a %a",
-              (double)first[0], (double)first[1], (double)first[2]);
-    float longer[64];
-    reference_fill(longer, CONVJIT_F32, 64, 1, REFERENCE_NORMAL);
-    float other[64];
-    reference_fill(other, CONVJIT_F32, 64, 2, REFERENCE_NORMAL);
-    for (int i = 0; i < 3; i++) {
-        cr_expect(first[i] == longer[i], "an element does not depend on the count");
-    }
-    for (int i = 0; i < 64; i++) {
-        cr_expect(other[i] != longer[i]);
-    }
-}
-
-Test(reference, distributions_have_their_shape) {
-    enum { COUNT = 100000 };
-    float *data = allocate(COUNT);
-    double sum = 0.0;
-    double squares = 0.0;
-    reference_fill(data, CONVJIT_F32, COUNT, 7, REFERENCE_NORMAL);
-    for (int i = 0; i < COUNT; i++) {
-        sum += data[i];
-        squares += (double)data[i] * data[i];
-    }
-    cr_expect(fabs(sum / COUNT) < 0.015, "mean %g", sum / COUNT);
-    cr_expect(fabs(squares / COUNT - 1.0) < 0.02, "variance %g", squares / COUNT);
-    for (convjit_type type = CONVJIT_F32; type <= CONVJIT_BF16; type++) {
-        reference_fill(data, type, COUNT, 7, REFERENCE_UNIFORM);
-        sum = 0.0;
-        for (int i = 0; i < COUNT; i++) {
-            const double v = reference_get(data, type, i);
-            cr_assert(v >= 0.0 && v < 1.0, "%g is not in [0, 1)", v);
-            sum += v;
-        }
-        cr_expect(fabs(sum / COUNT - 0.5) < 0.005, "mean %g", sum / COUNT);
-        reference_fill(data, type, COUNT, 7, REFERENCE_WIDE);
-        int large = 0;
-        for (int i = 0; i < COUNT; i++) {
-            const double v = fabs(reference_get(data, type, i));
-            cr_assert(isfinite(v));
-            large += v > (type == CONVJIT_F16 ? 0x1p5 : 0x1p39);
-        }
-        cr_expect(large > COUNT / 400, "only %d large numbers", large);
-    }
-    free(data);
-}
+/* ---------------------------------------------------------------- sizes */
 
 Test(reference, sizes_are_counted_and_missing_ones_refused) {
     convjit_desc desc;

@@ -23,3 +23,9 @@ static int remove_one(const char *path, const struct stat *status, int kind, str
 void testing_folder_remove(const char *path) {
     nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS); /* 16: descriptors it may hold open */
 }
+
+size_t testing_stride(void) {
+    const char *text = getenv("CONVJIT_TEST_STRIDE");
+    const long stride = text != NULL ? strtol(text, NULL, 10) : 1;
+    return stride > 1 ? (size_t)stride : 1;
+}

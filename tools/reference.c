@@ -3,6 +3,7 @@
  * Every sum is taken in double: products of two float32 values are exact there, and a sum of n of them is off by at
  * most n * 2^-53 S, thousands of times below the tightest promise for any window that fits in memory.
  */
+#include "reference_place.h"
 #include "reference_types.h"
 
 #include <math.h>
@@ -61,62 +62,15 @@ convjit_status reference_layer_make(const convjit_desc *desc, int64_t batch, con
 
 /* ---------------------------------------------------------------- one sum */
 
-enum { AXES = 3 };
-
-/* Place of an element: batch or output channel of w, channel, then three spatial axes (leading zeros). */
-typedef struct place {
-    int64_t outer, channel, at[AXES];
-} place;
-
-/* Extents of the spatial axes, always three: leading ones where the rank is lower. */
-typedef struct extents {
-    int64_t of[AXES];
-} extents;
-
-static extents widen(const int64_t *array, int32_t rank, int64_t missing) {
-    extents e = {{missing, missing, missing}};
-    for (int32_t i = 0; i < rank; i++) {
-        e.of[AXES - rank + i] = array[i];
-    }
-    return e;
-}
-
-static int64_t offset(place p, int64_t channels, extents e, convjit_layout layout) {
-    const bool last = layout == CONVJIT_CHANNELS_LAST;
-    int64_t index = last ? p.outer : p.outer * channels + p.channel;
-    for (int axis = 0; axis < AXES; axis++) {
-        index = index * e.of[axis] + p.at[axis];
-    }
-    return last ? index * channels + p.channel : index;
-}
-
-static place place_of(int64_t index, int64_t channels, extents e, convjit_layout layout) {
-    place p = {0};
-    if (layout == CONVJIT_CHANNELS_LAST) {
-        p.channel = index % channels;
-        index /= channels;
-    }
-    for (int axis = AXES - 1; axis >= 0; axis--) {
-        p.at[axis] = index % e.of[axis];
-        index /= e.of[axis];
-    }
-    if (layout != CONVJIT_CHANNELS_LAST) {
-        p.channel = index % channels;
-        index /= channels;
-    }
-    p.outer = index;
-    return p;
-}
-
 typedef struct shape {
-    extents in, out, kernel, stride, dilation, pad;
+    reference_extents in, out, kernel, stride, dilation, pad;
 } shape;
 
 static shape shape_of(const reference_layer *layer) {
     const convjit_desc *d = &layer->desc;
-    return (shape){widen(layer->in_size, d->rank, 1), widen(layer->out_size, d->rank, 1),
-                   widen(d->kernel, d->rank, 1),      widen(d->stride, d->rank, 1),
-                   widen(d->dilation, d->rank, 1),    widen(d->pad_begin, d->rank, 0)};
+    return (shape){reference_widen(layer->in_size, d->rank, 1), reference_widen(layer->out_size, d->rank, 1),
+                   reference_widen(d->kernel, d->rank, 1),      reference_widen(d->stride, d->rank, 1),
+                   reference_widen(d->dilation, d->rank, 1),    reference_widen(d->pad_begin, d->rank, 0)};
 }
 
 /* The input position that output position `out` meets at tap `tap`; false where there is none (padding, or between the
@@ -132,20 +86,37 @@ static bool meets(const convjit_desc *d, const shape *s, int axis, int64_t out, 
     return *in >= 0 && *in < s->in.of[axis];
 }
 
+/* What fp32_block may read small values as: the largest finite |x| of the image and |w| of the output channel. No block
+ * is known here, and an image holds all of its blocks. Zeros under the other maths, which read values as they are. */
+typedef struct peaks {
+    int64_t image, channel; /* that x and w are of; -1: of none yet */
+    double x, w;
+} peaks;
+
+static const peaks NO_PEAKS = {-1, -1, 0.0, 0.0};
+
 typedef struct window_sum {
-    double sum, sum_abs;
+    double sum, sum_abs; /* the latter is S */
+    double sum_read;     /* S with small values read as the peaks */
     int64_t taps;
 } window_sum;
 
-static void add_tap(window_sum *total, double x, double w) {
+/* Two halves of 11 bits, the lower scaled by 2^11, hold what is up to 2^27 smaller than the largest to 22 bits. */
+static double read_as(double magnitude, double peak) {
+    return magnitude * 0x1p27 < peak ? peak : magnitude;
+}
+
+static void add_tap(window_sum *total, double x, double w, const peaks *peak) {
     total->sum += x * w;
     total->sum_abs += fabs(x * w);
+    total->sum_read += read_as(fabs(x), peak->x) * read_as(fabs(w), peak->w);
     total->taps++;
 }
 
 /* One tap, all input channels of the group. */
-static void add_channels(const reference_layer *layer, const shape *s, const void *x, const void *w, place out,
-                         place from, place tap, window_sum *total) {
+static void add_channels(const reference_layer *layer, const shape *s, const void *x, const void *w,
+                         reference_place out, reference_place from, reference_place tap, const peaks *peak,
+                         window_sum *total) {
     const convjit_desc *d = &layer->desc;
     const int64_t group_in = d->in_channels / d->groups;
     const int64_t group_out = d->out_channels / d->groups;
@@ -155,18 +126,20 @@ static void add_channels(const reference_layer *layer, const shape *s, const voi
         from.channel = group * group_in + c;
         tap.outer = transposed ? from.channel : out.channel;
         tap.channel = transposed ? out.channel % group_out : c;
-        add_tap(total, reference_get(x, d->data_type, offset(from, d->in_channels, s->in, d->layout)),
+        add_tap(total, reference_get(x, d->data_type, reference_offset(from, d->in_channels, s->in, d->layout)),
                 reference_get(w, d->weight_type,
-                              offset(tap, transposed ? group_out : group_in, s->kernel, d->weight_layout)));
+                              reference_offset(tap, transposed ? group_out : group_in, s->kernel, d->weight_layout)),
+                peak);
     }
 }
 
-static window_sum sum_window(const reference_layer *layer, const void *x, const void *w, place out) {
+static window_sum sum_window(const reference_layer *layer, const void *x, const void *w, reference_place out,
+                             const peaks *peak) {
     const shape s = shape_of(layer);
     const convjit_desc *d = &layer->desc;
-    window_sum total = {0.0, 0.0, 0};
-    place from = {.outer = out.outer};
-    place tap = {0};
+    window_sum total = {0};
+    reference_place from = {.outer = out.outer};
+    reference_place tap = {0};
     for (tap.at[0] = 0; tap.at[0] < s.kernel.of[0]; tap.at[0]++) {
         if (!meets(d, &s, 0, out.at[0], tap.at[0], &from.at[0])) {
             continue;
@@ -177,12 +150,58 @@ static window_sum sum_window(const reference_layer *layer, const void *x, const 
             }
             for (tap.at[2] = 0; tap.at[2] < s.kernel.of[2]; tap.at[2]++) {
                 if (meets(d, &s, 2, out.at[2], tap.at[2], &from.at[2])) {
-                    add_channels(layer, &s, x, w, out, from, tap, &total);
+                    add_channels(layer, &s, x, w, out, from, tap, peak, &total);
                 }
             }
         }
     }
     return total;
+}
+
+/* The largest finite magnitude among `count` elements, `step` apart. */
+static double largest(const void *data, convjit_type type, int64_t first, int64_t count, int64_t step) {
+    double most = 0.0;
+    for (int64_t i = 0; i < count; i++) {
+        const double value = fabs(reference_get(data, type, first + i * step));
+        most = isfinite(value) && value > most ? value : most;
+    }
+    return most;
+}
+
+static double largest_weight(const reference_layer *layer, const void *w, int64_t channel) {
+    const convjit_desc *d = &layer->desc;
+    const int64_t group_in = d->in_channels / d->groups;
+    const int64_t group_out = d->out_channels / d->groups;
+    if (d->operation != CONVJIT_TRANSPOSED) {
+        const int64_t filter = layer->w_count / d->out_channels;
+        return largest(w, d->weight_type, channel * filter, filter, 1);
+    }
+    const bool last = d->weight_layout == CONVJIT_CHANNELS_LAST;
+    const int64_t row = layer->w_count / d->in_channels; /* of an input channel: [group_out][taps], or the reverse */
+    const int64_t taps = row / group_out;
+    double most = 0.0;
+    for (int64_t c = channel / group_out * group_in; c < (channel / group_out + 1) * group_in; c++) {
+        const int64_t first = c * row + channel % group_out * (last ? 1 : taps);
+        most = fmax(most, largest(w, d->weight_type, first, taps, last ? group_out : 1));
+    }
+    return most;
+}
+
+/* Finds the peaks of an output, unless the output before had the same. */
+static void find_peaks(const reference_layer *layer, const void *x, const void *w, reference_place out, peaks *peak) {
+    const convjit_desc *d = &layer->desc;
+    if (d->math != CONVJIT_FP32_BLOCK || d->data_type != CONVJIT_F32) {
+        return;
+    }
+    if (peak->image != out.outer) {
+        const int64_t image = layer->x_count / layer->batch;
+        peak->x = largest(x, d->data_type, out.outer * image, image, 1);
+        peak->image = out.outer;
+    }
+    if (peak->channel != out.channel) {
+        peak->w = largest_weight(layer, w, out.channel);
+        peak->channel = out.channel;
+    }
 }
 
 /* ---------------------------------------------------------------- epilogue and tolerance */
@@ -267,28 +286,40 @@ static double evaluation_error(const convjit_desc *d, double v) {
     }
 }
 
-/* What convjit.h promises for the sum alone, as a part of S. Only float32 x is cut to 11 bits under tf32. fp32_block is
- * held to fp32's promise: no block is known here, and a family may not use its slack on data that does not need it. */
-static double promise(const convjit_desc *d) {
-    return d->math == CONVJIT_TF32 && d->data_type == CONVJIT_F32 ? 0x1p-10 : 0x1p-21;
+/* What convjit.h promises for the sum alone. Only float32 x is cut to fewer bits. fp32_block leaves out the product of
+ * the lower halves, 2^-22 of S at most; their own roundings are another 2^-22 (the distribution "split" has both), and
+ * adding up has to have a part too: so twice the 2^-21 of fp32. */
+static double promise(const convjit_desc *d, const window_sum *window) {
+    if (d->data_type == CONVJIT_F32 && d->math == CONVJIT_TF32) {
+        return 0x1p-10 * window->sum_abs;
+    }
+    if (d->data_type == CONVJIT_F32 && d->math == CONVJIT_FP32_BLOCK) {
+        return 0x1p-20 * window->sum_read;
+    }
+    return 0x1p-21 * window->sum_abs;
 }
 
 /* Error of the argument of the activation: the promise, then every step of the epilogue may round the whole sum once
- * (in any order), then subnormals, whose products are off by half of float32's least spacing. */
+ * (in any order), then subnormals: their products are off by half of float32's least spacing, and so small a result by
+ * all of it. */
 static double argument_error(const convjit_desc *d, const window_sum *window, double bias, double z) {
     const double alpha = fabs((double)d->alpha);
     const int roundings = (d->alpha != 1.0F) + (bias != 0.0) + 2 * (z != 0.0); /* beta * z, then the addition */
     const double magnitude = alpha * fabs(window->sum) + fabs(bias) + fabs(z);
-    return alpha * promise(d) * window->sum_abs + roundings * UNIT * magnitude +
-           alpha * (double)window->taps * 0x1p-150 + roundings * 0x1p-150;
+    const double tiny = fabs(alpha * window->sum) < 0x1p-126 ? 0x1p-149 : 0.0;
+    return alpha * promise(d, window) + roundings * UNIT * magnitude + alpha * (double)window->taps * 0x1p-150 +
+           roundings * 0x1p-150 + tiny;
 }
 
-/* As reference_compute; `reach` is the largest magnitude that may be rounded to y's type. */
+/* As reference_compute; `reach` is the largest magnitude that may be rounded to y's type, `peak` is kept for the next.
+ */
 static reference_output compute(const reference_layer *layer, const void *x, const void *w, const void *bias,
-                                const void *z, int64_t index, double *reach) {
+                                const void *z, int64_t index, peaks *peak, double *reach) {
     const convjit_desc *d = &layer->desc;
-    const place out = place_of(index, d->out_channels, widen(layer->out_size, d->rank, 1), d->layout);
-    const window_sum window = sum_window(layer, x, w, out);
+    const reference_place out =
+        reference_place_of(index, d->out_channels, reference_widen(layer->out_size, d->rank, 1), d->layout);
+    find_peaks(layer, x, w, out, peak);
+    const window_sum window = sum_window(layer, x, w, out, peak);
     const double bias_term = bias != NULL ? reference_get(bias, d->bias_type, out.channel) : 0.0;
     const double z_term = d->beta != 0.0F && z != NULL ? d->beta * reference_get(z, d->data_type, index) : 0.0;
     const double argument = d->alpha * window.sum + bias_term + z_term;
@@ -310,8 +341,9 @@ static reference_output compute(const reference_layer *layer, const void *x, con
 
 reference_output reference_compute(const reference_layer *layer, const void *x, const void *w, const void *bias,
                                    const void *z, int64_t index) {
+    peaks peak = NO_PEAKS;
     double reach = 0.0;
-    return compute(layer, x, w, bias, z, index, &reach);
+    return compute(layer, x, w, bias, z, index, &peak, &reach);
 }
 
 /* ---------------------------------------------------------------- comparison */
@@ -345,12 +377,13 @@ reference_comparison reference_compare(const reference_layer *layer, const void 
                                        const void *z, const void *y, int64_t most) {
     const convjit_type type = layer->desc.data_type;
     reference_comparison all = {.checked = layer->y_count < most ? layer->y_count : most};
+    peaks peak = NO_PEAKS;
     double sum_error = 0.0;
     double sum_value = 0.0;
     for (int64_t i = 0; i < all.checked; i++) {
         const int64_t index = pick(i, most, layer->y_count);
         double reach = 0.0;
-        const reference_output want = compute(layer, x, w, bias, z, index, &reach);
+        const reference_output want = compute(layer, x, w, bias, z, index, &peak, &reach);
         const double got = reference_get(y, type, index);
         const bool written = !reference_is_poison(y, type, index);
         const double over = written ? over_tolerance(got, &want, reference_overflows(type, reach)) : INFINITY;
@@ -381,9 +414,10 @@ void reference_describe(const reference_layer *layer, const reference_comparison
         (void)snprintf(text, size, "no outputs to compare");
         return;
     }
-    const place p = place_of(comparison->worst_index, d->out_channels, widen(layer->out_size, d->rank, 1), d->layout);
+    const reference_place p = reference_place_of(comparison->worst_index, d->out_channels,
+                                                 reference_widen(layer->out_size, d->rank, 1), d->layout);
     int length = 0;
-    for (int axis = AXES - d->rank; axis < AXES; axis++) {
+    for (int axis = REFERENCE_AXES - d->rank; axis < REFERENCE_AXES; axis++) {
         length +=
             snprintf(where + length, sizeof where - (size_t)length, " %c=%lld", NAMES[axis], (long long)p.at[axis]);
     }

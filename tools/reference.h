@@ -4,6 +4,8 @@
 #ifndef REFERENCE_H
 #define REFERENCE_H
 
+#include <stdbool.h>
+
 #include "convjit.h"
 
 /* A layer with its batch and sizes; dynamic sizes filled in. */
@@ -23,12 +25,41 @@ int64_t reference_type_bytes(convjit_type type);
 double reference_get(const void *data, convjit_type type, int64_t index);
 void reference_set(void *data, convjit_type type, int64_t index, double value); /* rounds to nearest even */
 
-/* Deterministic data: the same seed gives the same numbers on every machine. */
+/* Data: the same seed gives the same numbers on every machine. Exponents are those of float32 and bfloat16; float16 has
+ * few of them, and takes narrower ranges (reference_data.c). */
+#define REFERENCE_DISTRIBUTION_LIST(X)                                                                           \
+    X(NORMAL, "normal")       /* mean 0, deviation 1 */                                                          \
+    X(UNIFORM, "uniform")     /* [0, 1): all of one sign, where rounding errors add up */                        \
+    X(WIDE, "wide")           /* normal times 2^e, e uniform in -40..40 */                                       \
+    X(OUTLIER, "outlier")     /* normal, one element in 200 larger by 2^20 to 2^60 */                            \
+    X(CANCEL, "cancel")       /* x nearly 1, w in pairs of opposite sign: sums about 2^-15 S */                  \
+    X(INTEGER, "integer")     /* odd integers of 12 bits, which 11 bits cannot hold (16-bit types: / 2^11) */    \
+    X(SPLIT, "split")         /* all elements 1 + 2^-11 - 3 * 2^-23, the worst for a split in 11 + 11 bits */    \
+    X(SUBNORMAL, "subnormal") /* x subnormal, w normal: so are the results */                                    \
+    X(HUGE, "huge")           /* x subnormal, w normal times 2^100 to 2^120 */                                   \
+    X(TINY, "tiny")           /* x normal times 2^100 to 2^120, w subnormal */                                   \
+    X(SPARSE, "sparse")       /* as after ReLU and pruning: half zeros; pixels, channels and filters all zero */ \
+    X(MIXED, "mixed")         /* channels of x 2^60 apart, which the weights of every second output make up for */
+
 typedef enum reference_distribution {
-    REFERENCE_NORMAL,  /* mean 0, deviation 1 */
-    REFERENCE_UNIFORM, /* [0, 1): all of one sign, where rounding errors add up */
-    REFERENCE_WIDE     /* normal times 2^e, e uniform in -40..40 (f16: -6..6) */
+#define REFERENCE_DISTRIBUTION_ENUM(name, word) REFERENCE_##name,
+    REFERENCE_DISTRIBUTION_LIST(REFERENCE_DISTRIBUTION_ENUM)
+#undef REFERENCE_DISTRIBUTION_ENUM
+        REFERENCE_DISTRIBUTIONS
 } reference_distribution;
+
+/* The word of a distribution ("normal"); the distribution of a word, false where it is none. */
+const char *reference_distribution_word(reference_distribution distribution);
+bool reference_distribution_find(const char *word, reference_distribution *out);
+
+/* Which tensor of a layer; REFERENCE_Y is what y holds before it is written. */
+typedef enum reference_role { REFERENCE_X, REFERENCE_W, REFERENCE_BIAS, REFERENCE_Z, REFERENCE_Y } reference_role;
+
+/* Fills a dense tensor of a layer. The tensors take different numbers from the same seed. */
+void reference_fill_tensor(void *data, const reference_layer *layer, reference_role role, uint64_t seed,
+                           reference_distribution distribution);
+
+/* The same for elements that are no layer's, as an x of one row. */
 void reference_fill(void *data, convjit_type type, int64_t count, uint64_t seed, reference_distribution distribution);
 
 /* Fills with a pattern no kernel writes, so that an unwritten output is seen (a NaN with a payload). */

@@ -6,6 +6,16 @@
 
 #include "reference.h"
 
+/* A type by its fields; float32 is the machine's own. */
+typedef struct reference_format {
+    int mantissa;     /* stored bits */
+    int min_exponent; /* of the normal numbers; subnormals keep its spacing */
+    uint32_t infinity;
+    uint32_t poison; /* a quiet NaN with a payload */
+} reference_format;
+
+reference_format reference_format_of(convjit_type type);
+
 /* Half of the spacing that the type has at `value`: how far rounding may move it. */
 double reference_half_ulp(convjit_type type, double value);
 

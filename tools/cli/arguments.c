@@ -31,7 +31,8 @@ static const option OPTIONS[] = {
     {"--in", "AxB", AT(in_size), COMMAND_RUN,
      "spatial size of the layers whose line gives none, as many numbers as they have axes"},
     {"--distribution", "D", AT(distribution), COMMAND_RUN,
-     "of the random data: normal (default), uniform in [0, 1), or wide (normal times 2^-40 to 2^40)"},
+     "of the data: normal (default), uniform, wide, outlier, cancel, integer, split, subnormal, huge, tiny, sparse "
+     "or mixed"},
     {"--seed", "N", AT(seed), COMMAND_RUN, "of the random data, default 1"},
     {"--check", "N", AT(check), COMMAND_RUN,
      "compare at most N outputs a layer with float64, spread over y, default 4096; 0 compares none"},

@@ -30,15 +30,17 @@ static const report_column COLUMNS[] = {
 /* ---------------------------------------------------------------- setup */
 
 static bool read_distribution(const char *word, reference_distribution *out) {
-    static const char *const NAMES[] = {"normal", "uniform", "wide"}; /* in the order of reference_distribution */
     *out = REFERENCE_NORMAL;
-    for (int i = 0; i < 3; i++) {
-        if (word == NULL || strcmp(word, NAMES[i]) == 0) {
-            *out = (reference_distribution)i;
-            return true;
-        }
+    if (word == NULL || reference_distribution_find(word, out)) {
+        return true;
     }
-    (void)usage_error("--distribution: '%s' is none of normal, uniform, wide", word);
+    char all[256] = "";
+    size_t length = 0;
+    for (int i = 0; i < REFERENCE_DISTRIBUTIONS && length < sizeof all; i++) {
+        const char *known = reference_distribution_word((reference_distribution)i);
+        length += (size_t)snprintf(all + length, sizeof all - length, "%s%s", i > 0 ? ", " : "", known);
+    }
+    (void)usage_error("--distribution: '%s' is none of %s", word, all);
     return false;
 }
 

@@ -53,13 +53,12 @@ static bool make(trial *of, const trial_setup *setup, tensor *out, int64_t count
     return check_memory(of, setup, out->buffer != NULL);
 }
 
-/* `stream` keeps the tensors' numbers apart. */
-static bool make_random(trial *of, const trial_setup *setup, tensor *out, int64_t count, convjit_type type,
-                        uint64_t stream) {
+static bool make_random(trial *of, const trial_setup *setup, tensor *out, const reference_layer *shape, int64_t count,
+                        convjit_type type, reference_role role) {
     if (!make(of, setup, out, count, type)) {
         return false;
     }
-    reference_fill(out->host, type, count, 8 * setup->seed + stream, setup->distribution);
+    reference_fill_tensor(out->host, shape, role, setup->seed, setup->distribution);
     return check_memory(of, setup, memory_write(setup->memory, out->buffer, out->host, out->bytes));
 }
 
@@ -71,10 +70,10 @@ static bool make_tensors(trial *of, const trial_setup *setup, const named_layer 
     if (sized == CONVJIT_INVALID_ARGUMENT) {
         return fail(of, "batch %lld: its tensors have more elements than can be counted", (long long)layer->batch);
     }
-    if (!check(of, sized) || !make_random(of, setup, &out->x, shape->x_count, desc->data_type, 0) ||
-        !make_random(of, setup, &out->w, shape->w_count, desc->weight_type, 1) ||
-        !make_random(of, setup, &out->bias, shape->bias_count, desc->bias_type, 2) ||
-        (desc->beta != 0.0F && !make_random(of, setup, &out->z, shape->y_count, desc->data_type, 3)) ||
+    if (!check(of, sized) || !make_random(of, setup, &out->x, shape, shape->x_count, desc->data_type, REFERENCE_X) ||
+        !make_random(of, setup, &out->w, shape, shape->w_count, desc->weight_type, REFERENCE_W) ||
+        !make_random(of, setup, &out->bias, shape, shape->bias_count, desc->bias_type, REFERENCE_BIAS) ||
+        (desc->beta != 0.0F && !make_random(of, setup, &out->z, shape, shape->y_count, desc->data_type, REFERENCE_Z)) ||
         !make(of, setup, &out->y, shape->y_count, desc->data_type)) {
         return false;
     }
