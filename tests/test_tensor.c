@@ -1,5 +1,5 @@
-/* test_tensor.c - numerics of the family tensor on the target cpu, chosen by CONVJIT_FAMILY. Each layer runs in the
- * maths fp32 and tf32. */
+/* test_tensor.c - numerics of the family tensor on the target cpu, chosen by CONVJIT_FAMILY: many layers, and a few on
+ * all kinds of data, in the three maths. */
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
 #include <stdlib.h>
@@ -66,8 +66,8 @@ static const entry entries[] = {
     {.line = "conv1d n2 c5 k70 f4 d3 p2", .special = GRID_INF_IN_X, .size = {61}},
     {.line = "conv3d n1 c7 k16 in4x5x9 f2x3x3 s1x2x2 p1", .distribution = REFERENCE_UNIFORM},
     /* sums so long that adding them up in plain float32 breaks the promise, and data that only large numbers rule */
-    {.line = "conv1d n1 c4096 k16 in70 f3", .distribution = REFERENCE_UNIFORM},
-    {.line = "conv2d n1 c8192 k16 in10x10 f1x1", .distribution = REFERENCE_WIDE},
+    {.line = "conv1d n1 c4096 k16 in20 f3", .distribution = REFERENCE_UNIFORM},
+    {.line = "conv2d n1 c8192 k16 in2x10 f1x1", .distribution = REFERENCE_WIDE},
     /* one and three axes */
     {.line = "conv1d n2 c24 k32 in77 f5 p2 silu", .special = GRID_INF_IN_X},
     {.line = "conv1d n1 c8 k20 in130 f7 s3 p3:2", .distribution = REFERENCE_UNIFORM},
@@ -87,7 +87,21 @@ static const entry entries[] = {
     {.line = "conv2d n0 c8 k16 in5x6 f3x3"},
 };
 
-enum { ENTRIES = sizeof entries / sizeof *entries, SHARDS = 8 };
+/* Layers that see every distribution: channels by eights and windows of few, strides, groups with an epilogue. */
+static const char *const data_lines[] = {
+    "conv2d n2 c35 k20 in7x9 f3x3 p1",
+    "conv2d n2 c3 k24 in9x20 f5x7 p2x3",
+    "conv2d n1 c19 k33 in11x14 f3x3 s2x3 p1",
+    "conv2d n1 c4 k17 in19x23 f7x7 s2 p3",
+    "conv2d n1 c32 k64 g2 in6x8 f2x3 p0x1 alpha=0.5 beta=1",
+};
+
+enum {
+    ENTRIES = sizeof entries / sizeof *entries,
+    DATA_LINES = sizeof data_lines / sizeof *data_lines,
+    MATHS = CONVJIT_TF32 + 1,
+    SHARDS = 8
+};
 
 static convjit_desc parse(const char *line, int64_t *batch) {
     convjit_desc desc;
@@ -97,7 +111,7 @@ static convjit_desc parse(const char *line, int64_t *batch) {
 
 static grid_case case_of(size_t index, convjit_math math) {
     const entry *from = &entries[index];
-    grid_case grid = {.seed = 2 * index + (math == CONVJIT_TF32), /* also says how memory is laid out */
+    grid_case grid = {.seed = MATHS * index + math, /* also says how memory is laid out */
                       .distribution = from->distribution,
                       .special = from->special,
                       .residual = from->residual,
@@ -115,19 +129,18 @@ static grid_case case_of(size_t index, convjit_math math) {
     return grid;
 }
 
-/* Every how many-th case is run: CONVJIT_TEST_STRIDE, for builds in which all of them take too long. */
-static size_t stride(void) {
-    const char *text = getenv("CONVJIT_TEST_STRIDE");
-    const long value = text != NULL ? strtol(text, NULL, 10) : 1;
-    return value > 1 ? (size_t)value : 1;
-}
-
 static void choose_tensor(void) {
     cr_assert_eq(setenv("CONVJIT_FAMILY", "tensor", 1), 0);
 }
 
+static void expect_promise(numerics *on, const grid_case *grid) {
+    char text[4096], line[GRID_TEXT_MAX];
+    grid_describe(grid, line, sizeof line);
+    cr_expect(numerics_run_case(on, grid, text, sizeof text), "%s: %s", line, text);
+}
+
 /* Criterion runs parameters in processes of their own, side by side; each takes every SHARDS-th case. */
-ParameterizedTestParameters(tensor, keeps_its_promise_in_both_maths) {
+ParameterizedTestParameters(tensor, keeps_its_promise_in_every_math) {
     static int shards[SHARDS];
     for (int i = 0; i < SHARDS; ++i) {
         shards[i] = i;
@@ -135,16 +148,37 @@ ParameterizedTestParameters(tensor, keeps_its_promise_in_both_maths) {
     return cr_make_param_array(int, shards, SHARDS);
 }
 
-ParameterizedTest(int *shard, tensor, keeps_its_promise_in_both_maths, .init = choose_tensor) {
+ParameterizedTest(int *shard, tensor, keeps_its_promise_in_every_math, .init = choose_tensor) {
     numerics on;
-    char text[4096], line[GRID_TEXT_MAX];
+    char text[4096];
     cr_assert(numerics_open("cpu", &on, text, sizeof text), "%s", text);
-    for (size_t i = (size_t)*shard * stride(); i < ENTRIES; i += SHARDS * stride()) {
-        for (int tf32 = 0; tf32 < 2; ++tf32) {
-            const grid_case grid = case_of(i, tf32 ? CONVJIT_TF32 : CONVJIT_FP32);
-            grid_describe(&grid, line, sizeof line);
-            cr_expect(numerics_run_case(&on, &grid, text, sizeof text), "%s: %s", line, text);
+    for (size_t i = (size_t)*shard * testing_stride(); i < ENTRIES; i += SHARDS * testing_stride()) {
+        for (int math = 0; math < MATHS; ++math) {
+            const grid_case grid = case_of(i, (convjit_math)math);
+            expect_promise(&on, &grid);
         }
+    }
+    numerics_close(&on);
+}
+
+ParameterizedTestParameters(tensor, keeps_its_promise_on_every_kind_of_data) {
+    static int layers[DATA_LINES];
+    for (int i = 0; i < DATA_LINES; ++i) {
+        layers[i] = i;
+    }
+    return cr_make_param_array(int, layers, DATA_LINES);
+}
+
+ParameterizedTest(int *layer, tensor, keeps_its_promise_on_every_kind_of_data, .init = choose_tensor) {
+    numerics on;
+    char text[4096];
+    cr_assert(numerics_open("cpu", &on, text, sizeof text), "%s", text);
+    for (size_t i = 0; i < REFERENCE_DISTRIBUTIONS * MATHS; i += testing_stride()) {
+        grid_case grid = {.seed = i, .distribution = (reference_distribution)(i / MATHS)};
+        grid.desc = parse(data_lines[*layer], &grid.batch);
+        grid.desc.math = (convjit_math)(i % MATHS);
+        memcpy(grid.in_size, grid.desc.in_size, sizeof grid.in_size);
+        expect_promise(&on, &grid);
     }
     numerics_close(&on);
 }
@@ -183,8 +217,8 @@ ParameterizedTest(int *shard, tensor, compiles_for_sm_90a_without_serialised_pro
         cr_skip_test("%s", convjit_last_error());
     }
     cr_assert_eq(cj_target_parse("sm_90a", &target), CONVJIT_SUCCESS);
-    for (size_t i = 3 * (size_t)*shard * stride(); i < ENTRIES; i += 3 * SHARDS * stride()) {
-        const grid_case grid = case_of(i, i % 2 ? CONVJIT_TF32 : CONVJIT_FP32);
+    for (size_t i = 3 * (size_t)*shard * testing_stride(); i < ENTRIES; i += 3 * SHARDS * testing_stride()) {
+        const grid_case grid = case_of(i, (convjit_math)(i / 3 % MATHS));
         cj_problem problem;
         cj_plan plan = {.family = &cj_family_tensor};
         cj_text source = {0};
