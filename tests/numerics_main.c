@@ -118,6 +118,7 @@ static void run_grid(numerics *on, const options *given, grid_case *(*make)(size
     if (cases == NULL) {
         puts("FAILED grid: no memory");
         ++all->failed;
+        return;
     }
     for (size_t i = 0; i < count; ++i) {
         if (wanted(given, &cases[i])) {
