@@ -56,6 +56,7 @@
  * CJ_SUM_PRODUCTS           ... that form one sum; divides SLOT_PRODUCTS                                 5
  * CJ_COMPENSATED            1 = what is rounded off the total is where the next sum begins               1
  * CJ_LAG                    slots that the second consumer is behind                                     2
+ * CJ_LANES                  threads that fill a row: 8, 16 or 32                                         32
  * CJ_SHARED_BYTES           dynamic shared memory                                                        150000
  * and those of hopper.cuh and epilogue.cuh */
 
@@ -99,30 +100,33 @@ constexpr long long CHANNELS = (long long)CJ_GROUPS * K_BLOCKS * M;
 constexpr int SLOT_WEIGHTS = CJ_SLOT_PRODUCTS * PRODUCT_WEIGHTS; /* of one k block */
 constexpr int TAPS = CJ_KERNEL_Z * CJ_KERNEL_Y * CJ_KERNEL_X;
 
-/* Filling. An item is what a thread loads at once: a unit's eight channels, or with windows one number. */
+/* Filling. An item is what a thread loads at once: a unit's eight channels, or with windows one number. A job is one row of
+ * a plane for a team of LANES threads, neighbours of which take neighbouring columns. */
 constexpr int IN_ROWS = ROWS * PARITIES_Y, IN_COLUMNS = PITCH * PARITIES_X;
 constexpr int STEP_Y = PARITIES_Y > 1 ? 1 : CJ_STRIDE_Y, STEP_X = PARITIES_X > 1 ? 1 : CJ_STRIDE_X;
 constexpr int ITEM = CJ_WINDOWS ? 1 : DEPTH, ITEM_STEP_X = CJ_WINDOWS ? 1 : STEP_X;
 constexpr int ITEM_COLUMNS = CJ_WINDOWS ? (PITCH - 1) * CJ_STRIDE_X + (DEPTH - 1) * CJ_DILATION_X + 1 : IN_COLUMNS;
-constexpr int ITEMS = PLANES * IN_ROWS * ITEM_COLUMNS, HELD = (ITEMS + FILLERS - 1) / FILLERS;
+constexpr int LANES = CJ_LANES, TEAMS = FILLERS / LANES, JOBS = PLANES * IN_ROWS;
+constexpr int TEAM_JOBS = (JOBS + TEAMS - 1) / TEAMS, JOB_ITEMS = (ITEM_COLUMNS + LANES - 1) / LANES;
+typedef float items[JOB_ITEMS][ITEM];
 
 /* Shared memory. */
 constexpr int OUT_COLUMNS = 32, OUT_PITCH = OUT_COLUMNS + 8; /* floats; 8: rows start in other banks */
 constexpr int RING_OFFSET = 16 * (CJ_STAGES * BUFFER + CJ_COLUMNS); /* COLUMNS: what the last run may reach past a buffer */
 constexpr int OUT_OFFSET = RING_OFFSET + 16 * CJ_SLOTS * CJ_CONSUMERS_K * SLOT_WEIGHTS;
 constexpr int SPLIT_OFFSET = OUT_OFFSET + 4 * CONSUMERS * 4 * 16 * OUT_PITCH;
-constexpr int SCALE_OFFSET = SPLIT_OFFSET + (CJ_WINDOWS ? (4 * ITEMS + 15) / 16 * 16 : 0);
+constexpr int SCALE_OFFSET = SPLIT_OFFSET + (CJ_WINDOWS ? (4 * JOBS * ITEM_COLUMNS + 15) / 16 * 16 : 0);
 constexpr int SPAN_OFFSET = SCALE_OFFSET + 8 * CJ_STAGES, BARRIER_OFFSET = SPAN_OFFSET + 8 * 2 * FILL_WARPS;
-static_assert(BARRIER_OFFSET + 8 * (2 * CJ_STAGES + 2 * CJ_SLOTS + 2) <= CJ_SHARED_BYTES, "plan and kernel disagree");
+static_assert(BARRIER_OFFSET + 8 * (2 * CJ_STAGES + 2 * CJ_SLOTS + 1 + CONSUMERS) <= CJ_SHARED_BYTES, "plan and kernel disagree");
 static_assert((CJ_RUN_ROWS - 1) * PITCH + RUN_X <= CJ_COLUMNS, "plan and kernel disagree");
 
 struct shared_memory {
     uint4 *buffers, *ring;
     float *out;       /* [CONSUMERS * 4][16][OUT_PITCH]: outputs of each warp on their way to memory */
-    unsigned *split;  /* [ITEMS]: with windows, the numbers of a stage as hi | lo << 16 */
+    unsigned *split;  /* [JOBS][ITEM_COLUMNS]: with windows, the numbers of a stage as hi | lo << 16 */
     float2 *scale;    /* [STAGES]: 1 / s of the buffer's input; the same if it spans more than 2^27, else 0 */
     uint2 *span;      /* [2][FILL_WARPS]: largest |x| and smallest but 0 of each warp's items */
-    cj_barrier *full, *empty, *slot_full, *slot_empty, *filling, *start;
+    cj_barrier *full, *empty, *slot_full, *slot_empty, *filling, *order;
 };
 
 __device__ __forceinline__ shared_memory make_shared(unsigned char *base) {
@@ -132,7 +136,7 @@ __device__ __forceinline__ shared_memory make_shared(unsigned char *base) {
     s.scale = (float2 *)(base + SCALE_OFFSET), s.span = (uint2 *)(base + SPAN_OFFSET);
     s.full = (cj_barrier *)(base + BARRIER_OFFSET), s.empty = s.full + CJ_STAGES;
     s.slot_full = s.empty + CJ_STAGES, s.slot_empty = s.slot_full + CJ_SLOTS;
-    s.filling = s.slot_empty + CJ_SLOTS, s.start = s.filling + 1;
+    s.filling = s.slot_empty + CJ_SLOTS, s.order = s.filling + 1;
     return s;
 }
 
@@ -240,31 +244,20 @@ __device__ __forceinline__ source make_source(const cj_forward_args &args, const
     return s;
 }
 
-/* Item `index` of a stage: channels from `plane * ITEM` on, of row and column. */
-struct place {
-    int plane, row, column;
-    bool exists;
-};
-
-__device__ __forceinline__ place make_place(int index, int columns) {
-    place p;
-    p.column = index % columns;
-    p.row = index / columns % IN_ROWS;
-    p.plane = index / (columns * IN_ROWS);
-    p.exists = p.plane < PLANES;
-    return p;
-}
-
-__device__ __forceinline__ void load_item(float (&v)[ITEM], const cj_forward_args &args, const sizes &size, const source &s,
-                                          int index) {
-    const place p = make_place(index, ITEM_COLUMNS);
-    const int in_y = p.row * STEP_Y, in_x = p.column * ITEM_STEP_X;
-    const bool there = p.exists && in_y >= s.ys.low && in_y < s.ys.high && in_x >= s.xs.low && in_x < s.xs.high;
-    const float *from = s.x + p.plane * ITEM * args.x_channel_stride + in_y * (in_offset)size.in_x + in_x;
-    const int channels = there ? s.channels - p.plane * ITEM : 0;
+__device__ __forceinline__ void load_job(items &v, const cj_forward_args &args, const sizes &size, const source &s, int job,
+                                         int lane) {
+    const int plane = job / IN_ROWS, in_y = job % IN_ROWS * STEP_Y;
+    const bool there = job < JOBS && in_y >= s.ys.low && in_y < s.ys.high;
+    const int channels = there ? s.channels - plane * ITEM : 0;
+    const float *from = s.x + plane * ITEM * args.x_channel_stride + in_y * (in_offset)size.in_x + lane * ITEM_STEP_X;
 #pragma unroll
     for (int c = 0; c < ITEM; ++c, from += args.x_channel_stride) {
-        v[c] = (CJ_GROUP_IN % ITEM == 0 ? channels > 0 : channels > c) ? *from : 0.0F;
+#pragma unroll
+        for (int i = 0; i < JOB_ITEMS; ++i) {
+            const int in_x = (i * LANES + lane) * ITEM_STEP_X;
+            const bool inside = in_x >= s.xs.low && in_x < s.xs.high;
+            v[i][c] = inside && (CJ_GROUP_IN % ITEM == 0 ? channels > 0 : channels > c) ? from[i * LANES * ITEM_STEP_X] : 0.0F;
+        }
     }
 }
 
@@ -293,21 +286,22 @@ __device__ __forceinline__ scaling make_scaling(unsigned most, unsigned least) {
 }
 
 /* Largest and smallest of all fillers' items. Returns after all of them came here. */
-__device__ __forceinline__ scaling find_scaling(const float (&v)[HELD][ITEM], const shared_memory &shared, int thread,
+__device__ __forceinline__ scaling find_scaling(const items (&v)[TEAM_JOBS], const shared_memory &shared, int thread,
                                                 turn<1> &filling) {
+    constexpr int COUNT = TEAM_JOBS * JOB_ITEMS * ITEM;
+    const float *const values = &v[0][0][0];
     float largest = 0.0F;
     unsigned least = 0xffffffff;
 #pragma unroll
-    for (int i = 0; i < HELD * ITEM; ++i) {
-        const float value = v[i / ITEM][i % ITEM];
-        largest = fmaxf(largest, fabsf(value));
-        least = min(least, 2 * __float_as_uint(value) - 1);
+    for (int i = 0; i < COUNT; ++i) {
+        largest = fmaxf(largest, fabsf(values[i]));
+        least = min(least, 2 * __float_as_uint(values[i]) - 1);
     }
     if (largest > 3.4028235e38F) {
         largest = 0.0F;
 #pragma unroll
-        for (int i = 0; i < HELD * ITEM; ++i) {
-            const float size = fabsf(v[i / ITEM][i % ITEM]);
+        for (int i = 0; i < COUNT; ++i) {
+            const float size = fabsf(values[i]);
             largest = size <= 3.4028235e38F ? fmaxf(largest, size) : largest;
         }
     }
@@ -334,35 +328,54 @@ __device__ __forceinline__ uint2 split(float a, float b, float up) {
     return result;
 }
 
-__device__ __forceinline__ uint4 *unit_of(uint4 *buffer, const place &p) {
-    return buffer + (p.plane * PARITIES_Y + p.row % PARITIES_Y) * PARITIES_X * ROWS * PITCH + p.row / PARITIES_Y * PITCH +
-           p.column % PARITIES_X * ROWS * PITCH + p.column / PARITIES_X;
+/* Unit of a row of a plane and a column. */
+__device__ __forceinline__ uint4 *unit_of(uint4 *buffer, int plane, int row, int column) {
+    return buffer + (plane * PARITIES_Y + row % PARITIES_Y) * PARITIES_X * ROWS * PITCH + row / PARITIES_Y * PITCH +
+           column % PARITIES_X * ROWS * PITCH + column / PARITIES_X;
 }
 
-__device__ __forceinline__ void store_unit(uint4 *buffer, const float (&v)[ITEM], float up, int index) {
-    const place p = make_place(index, IN_COLUMNS);
-    const uint2 a = split(v[0], v[1], up), b = split(v[2 % ITEM], v[3 % ITEM], up), c = split(v[4 % ITEM], v[5 % ITEM], up),
-                d = split(v[6 % ITEM], v[7 % ITEM], up);
-    if (p.exists) {
-        uint4 *const unit = unit_of(buffer, p);
-        unit[0] = make_uint4(a.x, b.x, c.x, d.x);
-        if (PARTS == 2) {
-            unit[PART] = make_uint4(a.y, b.y, c.y, d.y);
+/* Without windows: a unit an item. */
+__device__ __forceinline__ void store_units(uint4 *buffer, const items &v, float up, int job, int lane) {
+#pragma unroll
+    for (int i = 0; i < JOB_ITEMS; ++i) {
+        const int column = i * LANES + lane;
+        uint2 pair[4];
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+            pair[c] = split(v[i][2 * c % ITEM], v[i][(2 * c + 1) % ITEM], up);
+        }
+        if (job < JOBS && (IN_COLUMNS % LANES == 0 || column < IN_COLUMNS)) {
+            uint4 *const unit = unit_of(buffer, job / IN_ROWS, job % IN_ROWS, column);
+            unit[0] = make_uint4(pair[0].x, pair[1].x, pair[2].x, pair[3].x);
+            if (PARTS == 2) {
+                unit[PART] = make_uint4(pair[0].y, pair[1].y, pair[2].y, pair[3].y);
+            }
         }
     }
 }
 
-/* Units of eight neighbouring taps, from numbers that lie split in shared memory. */
+/* With windows: the numbers, from which store_windows makes units once all are there. */
+__device__ __forceinline__ void store_numbers(unsigned *numbers, const items &v, float up, int job, int lane) {
+#pragma unroll
+    for (int i = 0; i < JOB_ITEMS; ++i) {
+        const int column = i * LANES + lane;
+        const uint2 number = split(v[i][0], 0.0F, up);
+        if (job < JOBS && column < ITEM_COLUMNS) {
+            numbers[job * ITEM_COLUMNS + column] = (number.x & 0xffff) | number.y << 16;
+        }
+    }
+}
+
 __device__ __forceinline__ void store_windows(uint4 *buffer, const unsigned *numbers, int thread) {
-    for (int index = thread; index < PLANES * IN_ROWS * PITCH; index += FILLERS) {
-        const place p = make_place(index, PITCH);
-        const unsigned *from = numbers + (p.plane * IN_ROWS + p.row) * ITEM_COLUMNS + p.column * CJ_STRIDE_X;
+    for (int index = thread; index < JOBS * PITCH; index += FILLERS) {
+        const int job = index / PITCH, column = index % PITCH;
+        const unsigned *from = numbers + job * ITEM_COLUMNS + column * CJ_STRIDE_X;
         unsigned w[DEPTH];
 #pragma unroll
         for (int i = 0; i < DEPTH; ++i) {
             w[i] = from[i * CJ_DILATION_X];
         }
-        uint4 *const unit = unit_of(buffer, p);
+        uint4 *const unit = unit_of(buffer, job / IN_ROWS, job % IN_ROWS, column);
         unit[0] = make_uint4((w[0] & 0xffff) | w[1] << 16, (w[2] & 0xffff) | w[3] << 16, (w[4] & 0xffff) | w[5] << 16,
                              (w[6] & 0xffff) | w[7] << 16);
         if (PARTS == 2) {
@@ -372,20 +385,21 @@ __device__ __forceinline__ void store_windows(uint4 *buffer, const unsigned *num
     }
 }
 
-/* All stages of all tiles. A stage lies in registers until its scale is known and its buffer is empty; each item is
+/* All stages of all tiles. A stage lies in registers until its scale is known and its buffer is empty; each job is
  * replaced by the next stage's as soon as it is stored, so that loads are always under way. */
 __device__ __forceinline__ void fill(const shared_memory &shared, const cj_forward_args &args, int thread) {
     const sizes size = get_sizes(args);
+    const int team = LANES == 32 ? cj_uniform(thread / LANES) : thread / LANES, lane = thread % LANES;
     turn<CJ_STAGES> buffer = {0};
     turn<1> filling = {0};
     long long index = blockIdx.x;
     int piece = 0;
     tile t = make_tile(index, size);
     source s = make_source(args, size, t, make_chunk(0));
-    float v[HELD][ITEM];
+    items v[TEAM_JOBS];
 #pragma unroll
-    for (int i = 0; i < HELD; ++i) {
-        load_item(v[i], args, size, s, i * FILLERS + thread);
+    for (int i = 0; i < TEAM_JOBS; ++i) {
+        load_job(v[i], args, size, s, i * TEAMS + team, lane);
     }
     while (index < args.tiles) {
         const scaling scale = find_scaling(v, shared, thread, filling);
@@ -398,17 +412,14 @@ __device__ __forceinline__ void fill(const shared_memory &shared, const cj_forwa
         s.channels = index < args.tiles ? s.channels : 0;
         cj_barrier_wait(&shared.empty[buffer.index()], buffer.parity() ^ 1); /* ^ 1: all are empty at first */
         uint4 *const units = shared.buffers + buffer.index() * BUFFER;
-        const int first = cj_opaque(thread); /* where the items lie is not worth registers from stage to stage */
 #pragma unroll
-        for (int i = 0; i < HELD; ++i) {
-            const int item = i * FILLERS + first;
-            if (!CJ_WINDOWS) {
-                store_unit(units, v[i], scale.up, item);
-            } else if (item < ITEMS) {
-                const uint2 number = split(v[i][0], 0.0F, scale.up);
-                shared.split[item] = (number.x & 0xffff) | number.y << 16;
+        for (int i = 0; i < TEAM_JOBS; ++i) {
+            if (CJ_WINDOWS) {
+                store_numbers(shared.split, v[i], scale.up, i * TEAMS + team, lane);
+            } else {
+                store_units(units, v[i], scale.up, i * TEAMS + team, lane);
             }
-            load_item(v[i], args, size, s, item);
+            load_job(v[i], args, size, s, i * TEAMS + team, lane);
         }
         if (CJ_WINDOWS) { /* what lies in shared.split is read before find_scaling lets anyone write there again */
             __syncwarp();
@@ -461,10 +472,22 @@ __device__ __forceinline__ void multiply(float (&sum)[OWN], float factor) {
     }
 }
 
+/* Whose turn it is to multiply. A consumer that waits for its products keeps its warps from their arithmetic, and the tensor
+ * cores from theirs if both consumers wait at once: so they issue in turn, where both are at work (`taken`). */
+struct order {
+    cj_barrier *own, *other;
+    turn<1> steps;
+    bool first, taken, warp_leader;
+};
+
 /* Products of slices, part of w times part of x, with one part each or (mixed) lo * hi + hi * lo. */
 template <bool mixed>
-__device__ __forceinline__ void add_products(float (&sum)[OWN], unsigned a, unsigned b,
-                                             const unsigned *steps, int a_part, int b_part, bool add) {
+__device__ __forceinline__ void add_products(float (&sum)[OWN], unsigned a, unsigned b, const unsigned *steps, int a_part,
+                                             int b_part, bool add, order &turns) {
+    if (turns.taken) {
+        cj_barrier_wait(turns.own, turns.steps.parity() ^ turns.first);
+        turns.steps.next();
+    }
     cj_product_fence(sum);
 #pragma unroll
     for (int i = 0; i < CJ_SUM_PRODUCTS; ++i) {
@@ -475,6 +498,9 @@ __device__ __forceinline__ void add_products(float (&sum)[OWN], unsigned a, unsi
         }
     }
     cj_product_commit();
+    if (turns.taken && turns.warp_leader) {
+        cj_barrier_arrive(turns.other);
+    }
     cj_product_wait(sum);
 }
 
@@ -484,14 +510,14 @@ constexpr float FIRST = CJ_PRODUCTS == 4 ? LO * LO : LO;
 /* One sum, of numbers multiplied by 1 / down and by their weights' scale, into the total. If COMPENSATED, `sum` holds what
  * is missing there, times FIRST / down. */
 __device__ __forceinline__ void add_sum(float (&total)[OWN], float (&sum)[OWN], unsigned a, unsigned b,
-                                        const unsigned *steps, float down) {
+                                        const unsigned *steps, float down, order &turns) {
     if (CJ_PRODUCTS == 4) {
-        add_products<false>(sum, a, b, steps, 1, 1, CJ_COMPENSATED);
+        add_products<false>(sum, a, b, steps, 1, 1, CJ_COMPENSATED, turns);
         multiply(sum, 1.0F / LO);
     }
-    add_products<true>(sum, a, b, steps, 1, 0, CJ_COMPENSATED || CJ_PRODUCTS == 4);
+    add_products<true>(sum, a, b, steps, 1, 0, CJ_COMPENSATED || CJ_PRODUCTS == 4, turns);
     multiply(sum, 1.0F / LO);
-    add_products<false>(sum, a, b, steps, 0, 0, true);
+    add_products<false>(sum, a, b, steps, 0, 0, true, turns);
     const float up = inverse(down) * FIRST;
 #pragma unroll
     for (int i = 0; i < OWN; ++i) {
@@ -510,7 +536,8 @@ struct span {
 
 /* Adds up one tile; the total is left multiplied by the weights' scale. */
 __device__ __forceinline__ span add_up(float (&total)[OWN], const shared_memory &shared, turn<CJ_STAGES> &buffer,
-                                       turn<CJ_SLOTS> &slot, int block, int run, bool warp_leader) {
+                                       turn<CJ_SLOTS> &slot, order &turns, int block, int run) {
+    constexpr int ALONE = CHUNKS * STAGE_SLOTS - CJ_LAG; /* the first consumer is, in its first LAG slots; the second in its last */
     float sum[OWN];
     span seen = {0.0F, 0.0F};
     float down = 1.0F; /* of the stage before */
@@ -537,23 +564,22 @@ __device__ __forceinline__ span add_up(float (&total)[OWN], const shared_memory 
             const unsigned a =
                 cj_descriptor(shared.ring + (slot.index() * CJ_CONSUMERS_K + block) * SLOT_WEIGHTS, M * 16);
             const unsigned *const steps = product_steps.step + j * CJ_SLOT_PRODUCTS;
+            turns.taken = turns.first ? i * STAGE_SLOTS + j >= CJ_LAG : i * STAGE_SLOTS + j < ALONE;
 #pragma unroll
             for (int first = 0; first < CJ_SLOT_PRODUCTS; first += CJ_SUM_PRODUCTS) {
                 if (PARTS == 1) {
-                    add_products<false>(total, a + first * PRODUCT_WEIGHTS, b, steps + first, 0, 0, true);
+                    add_products<false>(total, a + first * PRODUCT_WEIGHTS, b, steps + first, 0, 0, true,
+                                        turns);
                 } else {
-                    add_sum(total, sum, a + first * PRODUCT_WEIGHTS, b, steps + first, down);
+                    add_sum(total, sum, a + first * PRODUCT_WEIGHTS, b, steps + first, down, turns);
                 }
             }
-            if (warp_leader) {
+            if (turns.warp_leader) {
                 cj_barrier_arrive(&shared.slot_empty[slot.index()]);
-                if (slot.steps == CJ_LAG - 1 && block + run == 0) {
-                    cj_barrier_arrive(shared.start);
-                }
             }
             slot.next();
         }
-        if (warp_leader) {
+        if (turns.warp_leader) {
             cj_barrier_arrive(&shared.empty[buffer.index()]);
         }
         buffer.next();
@@ -608,12 +634,6 @@ __device__ __noinline__ void replace_strange(float *out, const cj_forward_args &
     }
 }
 
-/* From the total to alpha * conv + bias; NaN if it must be computed anew. channel: bias, 1 / s, guard, hard. */
-__device__ __forceinline__ float to_linear(float total, const float4 &channel, float threshold) {
-    const float value = cj_linear(total * channel.y, channel.x);
-    return CJ_GUARD && fabsf(total) < threshold ? __uint_as_float(0x7fffffff) : value;
-}
-
 /* Totals smaller than this may have lost bits that matter. */
 __device__ __forceinline__ float threshold_of(const span &seen, const float4 &channel) {
     const float lossy = seen.lossy > 0.0F ? fmaxf(seen.lossy * channel.z, 0x1p-90F) : 0.0F;
@@ -632,38 +652,54 @@ __device__ __forceinline__ void store(const float (&total)[OWN], const span &see
     const int channels = CJ_GROUP_OUT - first_k < 16 ? CJ_GROUP_OUT - first_k : 16;
     const float4 *const channel = channels_of(args) + t.group * K_BLOCKS * M + first_k + row;
     const float4 of_row[2] = {channel[0], channel[8]};
+    const float factor[2] = {CJ_ALPHA * of_row[0].y, CJ_ALPHA * of_row[1].y}, bias[2] = {of_row[0].x, of_row[1].x};
     const float threshold[2] = {threshold_of(seen, of_row[0]), threshold_of(seen, of_row[1])};
+    const bool guarded = CJ_GUARD && __any_sync(0xffffffff, threshold[0] > 0.0F || threshold[1] > 0.0F);
     const long long first = t.group * CJ_GROUP_OUT + first_k;
     float *y = (float *)args.y + t.n * args.y_batch_stride + first * args.y_channel_stride;
     const float *z = (const float *)args.z + t.n * args.z_batch_stride + first * args.z_channel_stride;
 #pragma unroll
     for (int piece = 0; piece < (CJ_COLUMNS + OUT_COLUMNS - 1) / OUT_COLUMNS; ++piece) {
-        bool strange = false;
+        float strange = 0.0F; /* NaN once any value was not finite */
         __syncwarp();
 #pragma unroll
         for (int j = 0; j < OUT_COLUMNS / 8 && piece * OUT_COLUMNS + j * 8 < CJ_COLUMNS; ++j) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const float *s = &total[(piece * (OUT_COLUMNS / 8) + j) * 4 + half * 2];
-                const float2 v = make_float2(to_linear(s[0], of_row[half], threshold[half]),
-                                             to_linear(s[1], of_row[half], threshold[half]));
-                strange |= !(v.x - v.x == 0.0F && v.y - v.y == 0.0F);
-                *(float2 *)&out[(row + half * 8) * OUT_PITCH + j * 8 + lane % 4 * 2] = v;
+                float v[2];
+#pragma unroll
+                for (int column = 0; column < 2; ++column) {
+                    const float sum = total[(piece * (OUT_COLUMNS / 8) + j) * 4 + half * 2 + column];
+                    v[column] = fmaf(sum, factor[half], bias[half]); /* channel: bias, 1 / s, guard, hard */
+                    if (guarded && fabsf(sum) < threshold[half]) {
+                        v[column] = __uint_as_float(0x7fffffff);
+                    }
+                    strange = fmaf(v[column], 0.0F, strange);
+                }
+                *(float2 *)&out[(row + half * 8) * OUT_PITCH + j * 8 + lane % 4 * 2] = make_float2(v[0], v[1]);
             }
         }
         __syncwarp();
         const int i = piece * OUT_COLUMNS + lane;
-        if (__any_sync(0xffffffff, strange)) {
+        if (__any_sync(0xffffffff, strange != strange)) {
             replace_strange(out, args, index, first_k, i, run);
             __syncwarp();
         }
         const long long o_y = t.y + run_y(run) + i / PITCH, o_x = t.x + run_x(run) + i % PITCH;
         const long long o = (t.z * size.out_y + o_y) * size.out_x + o_x;
         if (i / PITCH < CJ_RUN_ROWS && i % PITCH < RUN_X && o_y < size.out_y && o_x < size.out_x) {
-#pragma unroll 4
-            for (int k = 0; k < channels; ++k) {
-                const float residual = CJ_HAS_Z ? z[k * args.z_channel_stride + o] : 0.0F;
-                y[k * args.y_channel_stride + o] = cj_finish(out[k * OUT_PITCH + lane], residual);
+            float v[16];
+#pragma unroll
+            for (int k = 0; k < 16; ++k) {
+                const float residual = CJ_HAS_Z && k < channels ? z[k * args.z_channel_stride + o] : 0.0F;
+                v[k] = cj_finish(out[k * OUT_PITCH + lane], residual);
+            }
+            float *to = y + o;
+#pragma unroll
+            for (int k = 0; k < 16; ++k, to += args.y_channel_stride) {
+                if (CJ_GROUP_OUT % 16 == 0 ? channels > 0 : k < channels) {
+                    *to = v[k];
+                }
             }
         }
     }
@@ -673,12 +709,10 @@ __device__ __forceinline__ void consume(const shared_memory &shared, const cj_fo
     turn<CJ_STAGES> buffer = {0};
     turn<CJ_SLOTS> slot = {0};
     const int group = cj_uniform((int)threadIdx.x / WARPGROUP);
-    if (group == 1) {
-        cj_barrier_wait(shared.start, 0);
-    }
+    order turns = {shared.order + group, shared.order + 1 - group, {0}, group == 0, false, threadIdx.x % 32 == 0};
     for (long long index = blockIdx.x; index < args.tiles; index += gridDim.x) {
         float total[OWN];
-        const span seen = add_up(total, shared, buffer, slot, group / RUNS, group % RUNS, threadIdx.x % 32 == 0);
+        const span seen = add_up(total, shared, buffer, slot, turns, group / RUNS, group % RUNS);
         /* Nothing of this is worth registers while products run. */
         store(total, seen, shared, args, cj_opaque(index), cj_opaque((int)threadIdx.x));
     }
@@ -697,7 +731,9 @@ CJ_KERNEL(convjit_forward, cj_forward_args, args) {
             cj_barrier_init(&shared.slot_empty[i], CONSUMERS * 4);
         }
         cj_barrier_init(shared.filling, FILL_WARPS);
-        cj_barrier_init(shared.start, 4);
+        for (int i = 0; i < CONSUMERS; ++i) {
+            cj_barrier_init(&shared.order[i], 4);
+        }
         cj_barrier_init_fence();
     }
     __syncthreads();

@@ -31,8 +31,11 @@ typedef struct tile {
     int64_t pitch;    /* units of a row */
     int64_t chunks;   /* stages of a tile */
     int64_t units;    /* of a part of a buffer */
-    int64_t items;    /* of a stage, and numbers of one */
-    int64_t item;     /* ... */
+    int64_t jobs;     /* rows that are filled for a stage, and numbers of one */
+    int64_t columns;  /* ... */
+    int32_t lanes;    /* threads that fill a row */
+    int64_t held;     /* items of a stage that a thread holds */
+    int64_t item;     /* numbers of an item */
     int64_t products; /* of slices, of a stage, the filled up ones of the last slot included */
     int64_t shared_bytes;
 } tile;
@@ -68,15 +71,22 @@ static tile tile_of(const cj_problem *p, const cj_tensor_config *c) {
     t.pitch = t.x + reach(p, c) / p->stride[CJ_X];
     t.units = planes_of(c) * parities_y * parities_x * rows * t.pitch;
     t.item = c->windows ? 1 : DEPTH;
-    t.items = c->windows ? c->chunk_c * parities_y * rows *
-                               ((t.pitch - 1) * p->stride[CJ_X] + (DEPTH - 1) * p->dilation[CJ_X] + 1)
-                         : t.units;
+    t.jobs = planes_of(c) * parities_y * rows;
+    t.columns =
+        c->windows ? (t.pitch - 1) * p->stride[CJ_X] + (DEPTH - 1) * p->dilation[CJ_X] + 1 : t.pitch * parities_x;
+    for (int32_t lanes = 32; lanes >= 8; lanes /= 2) { /* of equals, the most lanes */
+        const int64_t held = cj_divide_up(t.jobs, FILLERS / lanes) * cj_divide_up(t.columns, lanes);
+        if (lanes == 32 || held < t.held) {
+            t.lanes = lanes;
+            t.held = held;
+        }
+    }
     t.chunks = cj_divide_up(p->group_in, c->chunk_c) * p->kernel[CJ_Z] * (p->kernel[CJ_Y] / c->chunk_y);
     t.products = cj_round_up((slices_of(p, c) + 1) / 2, c->slot_products);
     t.shared_bytes = 16 * (c->stages * parts_of(c) * t.units + c->columns) +
                      (int64_t)c->slots * c->consumers_k * c->slot_products * parts_of(c) * PART_BYTES + OUT_BYTES +
-                     (c->windows ? cj_round_up(4 * t.items, 16) : 0) + 8 * c->stages + 48 +
-                     8 * (2 * c->stages + 2 * c->slots + 2);
+                     (c->windows ? cj_round_up(4 * t.jobs * t.columns, 16) : 0) + 8 * c->stages + 48 +
+                     8 * (2 * c->stages + 2 * c->slots + 1 + CONSUMERS);
     return t;
 }
 
@@ -91,11 +101,10 @@ static double cost_of(const cj_problem *p, const cj_tensor_config *c, const tile
                          (double)out[CJ_Z] * (double)cj_divide_up(out[CJ_Y], t->y) *
                          (double)cj_divide_up(out[CJ_X], t->x);
     const double products = (double)t->products * c->products * CONSUMERS * (c->columns / 2.0);
-    const double held = (double)cj_divide_up(t->items, FILLERS);
-    const double fill =
-        (c->windows ? held * 20.0 + (double)cj_divide_up(t->units, FILLERS) * 30.0 : held * 110.0) + 600.0;
+    const double fill = (double)t->held * (c->windows ? 20.0 : 150.0) +
+                        (c->windows ? (double)cj_divide_up(t->units, FILLERS) * 40.0 : 0.0) + 1000.0;
     const double moved =
-        (double)(t->items * t->item * 4 + t->products * parts_of(c) * PART_BYTES * c->consumers_k) / 24.0;
+        (double)(t->jobs * t->columns * t->item * 4 + t->products * parts_of(c) * PART_BYTES * c->consumers_k) / 24.0;
     const double stage = products > fill ? products : fill;
     const double store = (double)(c->columns * CONSUMERS) * 64.0 * 4.0 / 18.0;
     const double tile_cycles =
@@ -134,7 +143,7 @@ static bool consider(const cj_problem *p, cj_tensor_config c, visitor visit, voi
     choose_sum(p, &c);
     const tile t = tile_of(p, &c);
     candidate result = {.config = c};
-    if (cj_divide_up(t.items, FILLERS) * t.item > MOST_HELD) {
+    if (t.held * t.item > MOST_HELD) {
         result.dropped = "more than 80 numbers of a stage for a filling thread";
     } else if (t.shared_bytes > MOST_SHARED) {
         result.dropped = "more than 232448 bytes of shared memory";
@@ -290,10 +299,11 @@ static void stamp_sum(int columns, cj_text *out) {
     cj_text_printf(out, "\n");
 }
 
-/* Slots that the second consumer can be behind without waiting for what the first one waits for. */
+/* Slots that the second consumer is behind: with more, the first could wait for a buffer or slot that the second one
+ * holds while it waits for its turn. */
 static int64_t lag_of(const cj_tensor_config *c, const tile *t) {
     const int64_t stage_slots = t->products / c->slot_products;
-    return cj_least(cj_least(c->slots / 2, c->stages * stage_slots), t->chunks * stage_slots);
+    return cj_least(c->slots / 2, (c->stages - 1) * stage_slots);
 }
 
 static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
@@ -317,6 +327,7 @@ static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
     cj_stamp_int(out, "CJ_SUM_PRODUCTS", c->sum_products, "products of one sum");
     cj_stamp_int(out, "CJ_COMPENSATED", c->products > 1 && sums > MOST_PLAIN_SUMS, "the total is compensated");
     cj_stamp_int(out, "CJ_LAG", lag_of(c, &t), "slots that the second consumer is behind");
+    cj_stamp_int(out, "CJ_LANES", t.lanes, "threads that fill a row");
     cj_stamp_int(out, "CJ_SHARED_BYTES", plan->shared_bytes, "dynamic shared memory");
     stamp_sum(c->columns, out);
 }
