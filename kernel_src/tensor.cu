@@ -2,34 +2,37 @@
  *
  *   for n, group, block of TILE_K output channels, output z, tile of TILE_Y x TILE_X outputs:     parallel: blocks
  *     for chunk of CHUNK_C input channels, kernel z (and, if CHUNK_Y = 1, kernel y):              a stage
- *       for two slices of K (eight input channels of one tap, or eight taps along x of one channel):
+ *       for two slices of K, eight lines of one tap each:
  *         sum[64 channels][COLUMNS pixels] += w[64][16] * x[16][pixels, shifted by the taps]      wgmma
+ *
+ * A line is an input channel or, with few channels (FOLD), an input channel and a kernel tap along z and y, or along x too:
+ * what those taps read is then copied into lines of its own, and the taps along x that are left stay shifts.
  *
  * Roles. 384 threads: two consumer warpgroups, each with COLUMNS pixels or 64 channels of its own; three filling warps that
  * bring the input under the tile, halo included and padding as zeros, to STAGES buffers in turn; and one thread that brings
  * the weights to a ring of SLOTS slots. Barriers hand buffers and slots over and back. The second consumer stays LAG slots
  * behind, so that one stores its outputs while the other multiplies.
  *
- * Shared memory holds 16-byte units: eight channels of one pixel in half precision. A buffer is
+ * Shared memory holds 16-byte units: eight lines of one pixel in half precision. A buffer is
  *   unit[PARTS][CHUNK_C / 8][PARITIES_Y][PARITIES_X][ROWS][PITCH]
  * with input row = row * stride + parity, and the same for columns: so a slice is one constant distance, whatever stride
- * and dilation are (slice_distance). With few channels (WINDOWS = 1) a unit holds the eight pixels of one channel that
- * eight neighbouring taps along x read: unit[PARTS][CHUNK_C][PARITIES_Y][ROWS][PITCH], columns a stride apart; taps beyond
- * the kernel have weight 0. The columns of a product are consecutive units: pixel i of a run is output row i / PITCH and
- * column i % PITCH; columns from RUN_X on are computed and thrown away.
+ * and dilation are (slice_distance). The columns of a product are consecutive units: pixel i of a run is output row
+ * i / PITCH and column i % PITCH; columns from RUN_X on are computed and thrown away.
  *
  * Numbers. A value v is multiplied by a power of two s, one for a stage's input and one for an output channel's weights,
- * so that the largest |v| * s lies in [2^14, 2^15), and split: hi = half(v * s), lo = half((v * s - hi) * 2^11), 22 bits
- * and a sign for all |v| * s >= 2^-13. PRODUCTS = 4 (math fp32): lo * lo, the two mixed ones, hi * hi, with the sum
- * multiplied by 2^-11 in between; without lo * lo one product alone can be 1.06 * 2^-21 off. PRODUCTS = 3 (fp32_block)
- * leaves it out, PRODUCTS = 1 (tf32) is hi * hi. With each product the tensor core cuts off what lies below the running
+ * so that the largest |v| * s lies in [2^14, 2^15), and split: hi = half(v * s), lo = half((v * s - hi) * LO), 22 bits and
+ * a sign. PRODUCTS = 4 (math fp32): lo * lo, the two mixed ones, hi * hi, with LO = 2^11 and the sum divided by it in
+ * between, so that all |v| * s >= 2^-13 keep their bits; without lo * lo one product alone can be 1.06 * 2^-21 off.
+ * PRODUCTS = 3 (fp32_block) leaves it out and has LO = 1, so that nothing comes in between: |v| * s >= 2^-1 keep their
+ * bits. PRODUCTS = 1 (tf32) is hi * hi. With each product the tensor core cuts off what lies below the running
  * sum's last bits: so for PRODUCTS > 1 a sum is closed after SUM_PRODUCTS products and added to a float32 total,
  * compensated (Kahan) if there are many sums.
  *
  * The surprising rule: a result is computed anew by the plain loop, in float64, (1) if it is not finite: 0 * Inf in the
  * padding, Inf - Inf in a split, and a rounding up to Inf all end as NaN or Inf, and never hide one; (2) if GUARD and the
  * data of its tile, or the weights of its channel, span more than 2^27 and it is so small that the bits they lost could
- * be a 2^-23rd of it (tf32: a 2^-12th). On data without such spans, nothing is computed twice.
+ * be a 2^-23rd of it (tf32: a 2^-12th); (3) if all data of a stage is below 2^-90 and it is too, for then the total may
+ * lose bits that the sums have. On other data nothing is computed twice.
  */
 #include "words.cuh"
 #include "hopper.cuh"
@@ -42,45 +45,49 @@
  * name                      meaning                                                                      example
  * CJ_PRODUCTS               of halves for one of numbers: 4 (math fp32), 3 (fp32_block), 1 (tf32)        4
  * CJ_GUARD                  1 = small results of data of a wide span are computed anew                   1
- * CJ_WINDOWS                1 = a slice of K is 8 taps along x of one channel, not 8 channels            0
+ * CJ_FOLD                   taps that are lines of their own: 0 none, 1 along z and y, 2 along x too     0
  * CJ_COLUMNS                N of a product: pixels of a run                                              128
  * CJ_CONSUMERS_K            consumers that differ in output channels: 1 or 2 (else in pixels)            1
  * CJ_RUN_X                  output columns of a run                                                      128
  * CJ_RUNS_X                 runs beside each other along x: 1, or 2 with RUN_ROWS 1; else along y        1
  * CJ_RUN_ROWS               output rows of a run                                                         1
- * CJ_CHUNK_C                input channels of a stage, without windows a multiple of 8                   16
- * CJ_CHUNK_Y                kernel rows of a stage: KERNEL_Y or 1                                        5
+ * CJ_CHUNK_C                lines of a stage, a multiple of 8                                            16
+ * CJ_CHUNK_Y                kernel rows of a stage: KERNEL_Y or 1; 1 if they are folded                  5
  * CJ_STAGES                 buffers                                                                      2
  * CJ_SLOTS                  slots of the weights' ring                                                   4
  * CJ_SLOT_PRODUCTS          products of slices whose weights a slot holds                                5
  * CJ_SUM_PRODUCTS           ... that form one sum; divides SLOT_PRODUCTS                                 5
  * CJ_COMPENSATED            1 = what is rounded off the total is where the next sum begins               1
  * CJ_LAG                    slots that the second consumer is behind                                     2
- * CJ_LANES                  threads that fill a row: 8, 16 or 32                                         32
+ * CJ_LANES                  threads that fill a piece of a row: 8, 16 or 32                              32
+ * CJ_JOB_ITEMS              units of such a piece for each of them                                       3
  * CJ_SHARED_BYTES           dynamic shared memory                                                        150000
  * and those of hopper.cuh and epilogue.cuh */
 
 constexpr int CONSUMERS = 2, WARPGROUP = 128, M = 64, FILLERS = 96, FILL_WARPS = 3;
 constexpr int PARTS = CJ_PRODUCTS == 1 ? 1 : 2;
-constexpr float LO = 2048.0F; /* 2^11: what lo parts are multiplied by */
+constexpr float LO = CJ_PRODUCTS == 4 ? 2048.0F : 1.0F; /* what lo parts are multiplied by */
 constexpr int RUNS = CONSUMERS / CJ_CONSUMERS_K;
 constexpr int TILE_K = M * CJ_CONSUMERS_K, RUN_X = CJ_RUN_X, TILE_X = RUN_X * CJ_RUNS_X;
 constexpr int TILE_Y = RUNS / CJ_RUNS_X * CJ_RUN_ROWS;
 constexpr int K_TILES = (CJ_GROUP_OUT + TILE_K - 1) / TILE_K;
-constexpr int DEPTH = 8; /* of a slice: halves of a unit */
-constexpr int PLANES = CJ_WINDOWS ? CJ_CHUNK_C : CJ_CHUNK_C / DEPTH;
-constexpr int TAPS_X = CJ_WINDOWS ? (CJ_KERNEL_X + DEPTH - 1) / DEPTH : CJ_KERNEL_X; /* slices along x */
-constexpr int CHUNKS_C = (CJ_GROUP_IN + CJ_CHUNK_C - 1) / CJ_CHUNK_C, CHUNKS_Y = CJ_KERNEL_Y / CJ_CHUNK_Y;
-constexpr int CHUNKS = CHUNKS_C * CJ_KERNEL_Z * CHUNKS_Y; /* stages of a tile */
+constexpr int DEPTH = 8; /* lines of a slice: halves of a unit */
+constexpr int PLANES = CJ_CHUNK_C / DEPTH;
 
-/* One kernel row (column) needs only rows (columns) of one parity; so do windows, of which 8 * dilation is a multiple of
- * the stride if there are several. REACH: input columns from the first to the last unit of an output. */
-constexpr int PARITIES_Y = CJ_CHUNK_Y > 1 ? CJ_STRIDE_Y : 1, PARITIES_X = TAPS_X > 1 && !CJ_WINDOWS ? CJ_STRIDE_X : 1;
-constexpr int TAP_Y = CJ_CHUNK_Y > 1 ? CJ_DILATION_Y : 0, TAP_X = TAPS_X > 1 ? (CJ_WINDOWS ? DEPTH : 1) * CJ_DILATION_X : 0;
+/* Lines: folded taps change fastest. Kernel taps that are left for loops and shifts. */
+constexpr int FOLD_Z = CJ_FOLD >= 1 ? CJ_KERNEL_Z : 1, FOLD_Y = CJ_FOLD >= 1 ? CJ_KERNEL_Y : 1, FOLD_X = CJ_FOLD == 2 ? CJ_KERNEL_X : 1;
+constexpr int LINES = CJ_GROUP_IN * FOLD_Z * FOLD_Y * FOLD_X;
+constexpr int TAPS_Z = CJ_KERNEL_Z / FOLD_Z, TAPS_Y = CJ_KERNEL_Y / FOLD_Y, TAPS_X = CJ_KERNEL_X / FOLD_X;
+constexpr int CHUNKS_C = (LINES + CJ_CHUNK_C - 1) / CJ_CHUNK_C, CHUNKS_Y = TAPS_Y / CJ_CHUNK_Y;
+constexpr int CHUNKS = CHUNKS_C * TAPS_Z * CHUNKS_Y; /* stages of a tile */
+
+/* One kernel row (column) needs only rows (columns) of one parity. REACH: input columns from the first to the last unit of
+ * an output. */
+constexpr int PARITIES_Y = CJ_CHUNK_Y > 1 ? CJ_STRIDE_Y : 1, PARITIES_X = TAPS_X > 1 ? CJ_STRIDE_X : 1;
+constexpr int TAP_Y = CJ_CHUNK_Y > 1 ? CJ_DILATION_Y : 0, TAP_X = TAPS_X > 1 ? CJ_DILATION_X : 0;
 constexpr int REACH = (TAPS_X - 1) * TAP_X;
 constexpr int ROWS = TILE_Y + (CJ_CHUNK_Y - 1) * TAP_Y / CJ_STRIDE_Y;
 constexpr int PITCH = TILE_X + REACH / CJ_STRIDE_X;
-static_assert(!CJ_WINDOWS || TAP_X % CJ_STRIDE_X == 0, "plan and kernel disagree");
 constexpr int PLANE = PARITIES_Y * PARITIES_X * ROWS * PITCH; /* units */
 constexpr int PART = PLANES * PLANE, BUFFER = PARTS * PART;
 
@@ -100,22 +107,20 @@ constexpr long long CHANNELS = (long long)CJ_GROUPS * K_BLOCKS * M;
 constexpr int SLOT_WEIGHTS = CJ_SLOT_PRODUCTS * PRODUCT_WEIGHTS; /* of one k block */
 constexpr int TAPS = CJ_KERNEL_Z * CJ_KERNEL_Y * CJ_KERNEL_X;
 
-/* Filling. An item is what a thread loads at once: a unit's eight channels, or with windows one number. A job is one row of
- * a plane for a team of LANES threads, neighbours of which take neighbouring columns. */
+/* Filling. A job is a piece of a row of a plane, for a team of LANES threads with JOB_ITEMS units each; neighbours take
+ * neighbouring units. */
 constexpr int IN_ROWS = ROWS * PARITIES_Y, IN_COLUMNS = PITCH * PARITIES_X;
 constexpr int STEP_Y = PARITIES_Y > 1 ? 1 : CJ_STRIDE_Y, STEP_X = PARITIES_X > 1 ? 1 : CJ_STRIDE_X;
-constexpr int ITEM = CJ_WINDOWS ? 1 : DEPTH, ITEM_STEP_X = CJ_WINDOWS ? 1 : STEP_X;
-constexpr int ITEM_COLUMNS = CJ_WINDOWS ? (PITCH - 1) * CJ_STRIDE_X + (DEPTH - 1) * CJ_DILATION_X + 1 : IN_COLUMNS;
-constexpr int LANES = CJ_LANES, TEAMS = FILLERS / LANES, JOBS = PLANES * IN_ROWS;
-constexpr int TEAM_JOBS = (JOBS + TEAMS - 1) / TEAMS, JOB_ITEMS = (ITEM_COLUMNS + LANES - 1) / LANES;
-typedef float items[JOB_ITEMS][ITEM];
+constexpr int LANES = CJ_LANES, TEAMS = FILLERS / LANES, JOB_COLUMNS = LANES * CJ_JOB_ITEMS;
+constexpr int PIECES = (IN_COLUMNS + JOB_COLUMNS - 1) / JOB_COLUMNS, JOBS = PLANES * IN_ROWS * PIECES;
+constexpr int TEAM_JOBS = (JOBS + TEAMS - 1) / TEAMS;
+typedef float items[CJ_JOB_ITEMS][DEPTH];
 
 /* Shared memory. */
 constexpr int OUT_COLUMNS = 32, OUT_PITCH = OUT_COLUMNS + 8; /* floats; 8: rows start in other banks */
 constexpr int RING_OFFSET = 16 * (CJ_STAGES * BUFFER + CJ_COLUMNS); /* COLUMNS: what the last run may reach past a buffer */
 constexpr int OUT_OFFSET = RING_OFFSET + 16 * CJ_SLOTS * CJ_CONSUMERS_K * SLOT_WEIGHTS;
-constexpr int SPLIT_OFFSET = OUT_OFFSET + 4 * CONSUMERS * 4 * 16 * OUT_PITCH;
-constexpr int SCALE_OFFSET = SPLIT_OFFSET + (CJ_WINDOWS ? (4 * JOBS * ITEM_COLUMNS + 15) / 16 * 16 : 0);
+constexpr int SCALE_OFFSET = OUT_OFFSET + 4 * CONSUMERS * 4 * 16 * OUT_PITCH;
 constexpr int SPAN_OFFSET = SCALE_OFFSET + 8 * CJ_STAGES, BARRIER_OFFSET = SPAN_OFFSET + 8 * 2 * FILL_WARPS;
 static_assert(BARRIER_OFFSET + 8 * (2 * CJ_STAGES + 2 * CJ_SLOTS + 1 + CONSUMERS) <= CJ_SHARED_BYTES, "plan and kernel disagree");
 static_assert((CJ_RUN_ROWS - 1) * PITCH + RUN_X <= CJ_COLUMNS, "plan and kernel disagree");
@@ -123,7 +128,6 @@ static_assert((CJ_RUN_ROWS - 1) * PITCH + RUN_X <= CJ_COLUMNS, "plan and kernel 
 struct shared_memory {
     uint4 *buffers, *ring;
     float *out;       /* [CONSUMERS * 4][16][OUT_PITCH]: outputs of each warp on their way to memory */
-    unsigned *split;  /* [JOBS][ITEM_COLUMNS]: with windows, the numbers of a stage as hi | lo << 16 */
     float2 *scale;    /* [STAGES]: 1 / s of the buffer's input; the same if it spans more than 2^27, else 0 */
     uint2 *span;      /* [2][FILL_WARPS]: largest |x| and smallest but 0 of each warp's items */
     cj_barrier *full, *empty, *slot_full, *slot_empty, *filling, *order;
@@ -132,8 +136,7 @@ struct shared_memory {
 __device__ __forceinline__ shared_memory make_shared(unsigned char *base) {
     shared_memory s;
     s.buffers = (uint4 *)base, s.ring = (uint4 *)(base + RING_OFFSET);
-    s.out = (float *)(base + OUT_OFFSET), s.split = (unsigned *)(base + SPLIT_OFFSET);
-    s.scale = (float2 *)(base + SCALE_OFFSET), s.span = (uint2 *)(base + SPAN_OFFSET);
+    s.out = (float *)(base + OUT_OFFSET), s.scale = (float2 *)(base + SCALE_OFFSET), s.span = (uint2 *)(base + SPAN_OFFSET);
     s.full = (cj_barrier *)(base + BARRIER_OFFSET), s.empty = s.full + CJ_STAGES;
     s.slot_full = s.empty + CJ_STAGES, s.slot_empty = s.slot_full + CJ_SLOTS;
     s.filling = s.slot_empty + CJ_SLOTS, s.order = s.filling + 1;
@@ -182,17 +185,31 @@ __device__ __forceinline__ tile make_tile(long long index, const sizes &size) {
     return t;
 }
 
-/* Which channels and kernel taps chunk i of a tile holds. */
+/* Which lines and kernel taps chunk i of a tile holds. */
 struct chunk {
-    int c, kernel_z, kernel_y;
+    int line, kernel_z, kernel_y;
 };
 
 __device__ __forceinline__ chunk make_chunk(int index) {
     chunk result;
     result.kernel_y = index % CHUNKS_Y * CJ_CHUNK_Y;
-    result.kernel_z = index / CHUNKS_Y % CJ_KERNEL_Z;
-    result.c = index / (CHUNKS_Y * CJ_KERNEL_Z) * CJ_CHUNK_C;
+    result.kernel_z = index / CHUNKS_Y % TAPS_Z;
+    result.line = index / (CHUNKS_Y * TAPS_Z) * CJ_CHUNK_C;
     return result;
+}
+
+/* Input channel and folded taps of a line. */
+struct line_parts {
+    int c, z, y, x;
+};
+
+__device__ __forceinline__ line_parts parts_of(int line) {
+    line_parts p;
+    p.x = line % FOLD_X;
+    p.y = line / FOLD_X % FOLD_Y;
+    p.z = line / (FOLD_X * FOLD_Y) % FOLD_Z;
+    p.c = line / (FOLD_X * FOLD_Y * FOLD_Z);
+    return p;
 }
 
 /* Distance in units of slice i of a stage from slice 0: taps along x change fastest, then kernel rows, then planes. */
@@ -223,40 +240,61 @@ __constant__ const descriptor_steps product_steps;
 
 /* ---- filling --------------------------------------------------------------------------------------------------------- */
 
-/* Where one stage's input lies. */
+/* Where one stage's input lies: positions count from the first row and column of the buffer. */
 struct source {
-    const float *x;  /* channel 0 of the chunk, first row and column of the buffer */
-    range ys, xs;    /* of the buffer, that are inside the input */
-    int channels;    /* 0 if kernel z lies outside the input */
+    const float *x;    /* of channel 0 */
+    range zs, ys, xs;  /* that are inside the input */
+    int line, lines;   /* first one, and how many there are; 0 past the last tile */
 };
 
 __device__ __forceinline__ source make_source(const cj_forward_args &args, const sizes &size, const tile &t,
                                               const chunk &piece) {
-    const long long z = t.z * CJ_STRIDE_Z - CJ_PAD_Z + piece.kernel_z * CJ_DILATION_Z;
+    const long long z0 = t.z * CJ_STRIDE_Z - CJ_PAD_Z + piece.kernel_z * CJ_DILATION_Z;
     const long long y0 = t.y * CJ_STRIDE_Y - CJ_PAD_Y + piece.kernel_y * CJ_DILATION_Y;
     const long long x0 = t.x * CJ_STRIDE_X - CJ_PAD_X;
     source s;
-    s.x = (const float *)args.x + t.n * args.x_batch_stride + (t.group * CJ_GROUP_IN + piece.c) * args.x_channel_stride +
-          (z * size.in_y + y0) * size.in_x + x0;
-    s.ys = inside(y0, size.in_y, IN_ROWS * STEP_Y);
-    s.xs = inside(x0, size.in_x, ITEM_COLUMNS * ITEM_STEP_X);
-    s.channels = z >= 0 && z < size.in_z ? CJ_GROUP_IN - piece.c : 0;
+    s.x = (const float *)args.x + t.n * args.x_batch_stride + t.group * CJ_GROUP_IN * args.x_channel_stride +
+          (z0 * size.in_y + y0) * size.in_x + x0;
+    s.zs = inside(z0, size.in_z, (FOLD_Z - 1) * CJ_DILATION_Z + 1);
+    s.ys = inside(y0, size.in_y, IN_ROWS * STEP_Y + (FOLD_Y - 1) * CJ_DILATION_Y);
+    s.xs = inside(x0, size.in_x, IN_COLUMNS * STEP_X + (FOLD_X - 1) * CJ_DILATION_X);
+    s.line = piece.line;
+    s.lines = t.n < args.batch ? LINES - piece.line : 0;
     return s;
+}
+
+__device__ __forceinline__ bool is_in(const range &r, int position) {
+    return position >= r.low && position < r.high;
+}
+
+/* Plane changes fastest, so that a team often keeps its plane. */
+struct job_place {
+    int plane, row, column; /* column: of the team's first unit */
+};
+
+__device__ __forceinline__ job_place place_of(int job) {
+    job_place p;
+    p.plane = job % PLANES;
+    p.column = job / PLANES % PIECES * JOB_COLUMNS;
+    p.row = job / (PLANES * PIECES);
+    return p;
 }
 
 __device__ __forceinline__ void load_job(items &v, const cj_forward_args &args, const sizes &size, const source &s, int job,
                                          int lane) {
-    const int plane = job / IN_ROWS, in_y = job % IN_ROWS * STEP_Y;
-    const bool there = job < JOBS && in_y >= s.ys.low && in_y < s.ys.high;
-    const int channels = there ? s.channels - plane * ITEM : 0;
-    const float *from = s.x + plane * ITEM * args.x_channel_stride + in_y * (in_offset)size.in_x + lane * ITEM_STEP_X;
+    const job_place p = place_of(job);
+    const int in_y = p.row * STEP_Y, in_x = (p.column + lane) * STEP_X;
 #pragma unroll
-    for (int c = 0; c < ITEM; ++c, from += args.x_channel_stride) {
+    for (int j = 0; j < DEPTH; ++j) {
+        const line_parts line = parts_of(s.line + p.plane * DEPTH + j);
+        const int z = line.z * CJ_DILATION_Z, y = in_y + line.y * CJ_DILATION_Y, x = in_x + line.x * CJ_DILATION_X;
+        const float *const from =
+            s.x + line.c * args.x_channel_stride + ((in_offset)size.in_y * z + y) * (in_offset)size.in_x + x;
+        const bool exists = LINES % CJ_CHUNK_C == 0 ? s.lines > 0 : p.plane * DEPTH + j < s.lines;
+        const bool there = (JOBS % TEAMS == 0 || job < JOBS) && exists && is_in(s.zs, z) && is_in(s.ys, y);
 #pragma unroll
-        for (int i = 0; i < JOB_ITEMS; ++i) {
-            const int in_x = (i * LANES + lane) * ITEM_STEP_X;
-            const bool inside = in_x >= s.xs.low && in_x < s.xs.high;
-            v[i][c] = inside && (CJ_GROUP_IN % ITEM == 0 ? channels > 0 : channels > c) ? from[i * LANES * ITEM_STEP_X] : 0.0F;
+        for (int i = 0; i < CJ_JOB_ITEMS; ++i) {
+            v[i][j] = there && is_in(s.xs, x + i * LANES * STEP_X) ? from[i * LANES * STEP_X] : 0.0F;
         }
     }
 }
@@ -280,7 +318,7 @@ __device__ __forceinline__ scaling make_scaling(unsigned most, unsigned least) {
     if (most != 0) {
         s.up = __uint_as_float(up << 23);
         s.down = inverse(s.up);
-        s.lossy = exponent > low + 27 || exponent < 37 ? s.down : 0.0F; /* 37: 2^-90, see add_up */
+        s.lossy = (CJ_GUARD && exponent > low + 27) || exponent < 37 ? s.down : 0.0F; /* 37: 2^-90 */
     }
     return s;
 }
@@ -288,7 +326,7 @@ __device__ __forceinline__ scaling make_scaling(unsigned most, unsigned least) {
 /* Largest and smallest of all fillers' items. Returns after all of them came here. */
 __device__ __forceinline__ scaling find_scaling(const items (&v)[TEAM_JOBS], const shared_memory &shared, int thread,
                                                 turn<1> &filling) {
-    constexpr int COUNT = TEAM_JOBS * JOB_ITEMS * ITEM;
+    constexpr int COUNT = TEAM_JOBS * CJ_JOB_ITEMS * DEPTH;
     const float *const values = &v[0][0][0];
     float largest = 0.0F;
     unsigned least = 0xffffffff;
@@ -328,59 +366,20 @@ __device__ __forceinline__ uint2 split(float a, float b, float up) {
     return result;
 }
 
-/* Unit of a row of a plane and a column. */
-__device__ __forceinline__ uint4 *unit_of(uint4 *buffer, int plane, int row, int column) {
-    return buffer + (plane * PARITIES_Y + row % PARITIES_Y) * PARITIES_X * ROWS * PITCH + row / PARITIES_Y * PITCH +
-           column % PARITIES_X * ROWS * PITCH + column / PARITIES_X;
-}
-
-/* Without windows: a unit an item. */
-__device__ __forceinline__ void store_units(uint4 *buffer, const items &v, float up, int job, int lane) {
+__device__ __forceinline__ void store_job(uint4 *buffer, const items &v, float up, int job, int lane) {
+    const job_place p = place_of(job);
+    uint4 *const row = buffer + (p.plane * PARITIES_Y + p.row % PARITIES_Y) * PARITIES_X * ROWS * PITCH + p.row / PARITIES_Y * PITCH;
 #pragma unroll
-    for (int i = 0; i < JOB_ITEMS; ++i) {
-        const int column = i * LANES + lane;
-        uint2 pair[4];
-#pragma unroll
-        for (int c = 0; c < 4; ++c) {
-            pair[c] = split(v[i][2 * c % ITEM], v[i][(2 * c + 1) % ITEM], up);
-        }
-        if (job < JOBS && (IN_COLUMNS % LANES == 0 || column < IN_COLUMNS)) {
-            uint4 *const unit = unit_of(buffer, job / IN_ROWS, job % IN_ROWS, column);
-            unit[0] = make_uint4(pair[0].x, pair[1].x, pair[2].x, pair[3].x);
+    for (int i = 0; i < CJ_JOB_ITEMS; ++i) {
+        const int column = p.column + lane + i * LANES;
+        const uint2 a = split(v[i][0], v[i][1], up), b = split(v[i][2], v[i][3], up), c = split(v[i][4], v[i][5], up),
+                    d = split(v[i][6], v[i][7], up);
+        if ((JOBS % TEAMS == 0 || job < JOBS) && (PIECES * JOB_COLUMNS == IN_COLUMNS || column < IN_COLUMNS)) {
+            uint4 *const unit = row + column % PARITIES_X * ROWS * PITCH + column / PARITIES_X;
+            unit[0] = make_uint4(a.x, b.x, c.x, d.x);
             if (PARTS == 2) {
-                unit[PART] = make_uint4(pair[0].y, pair[1].y, pair[2].y, pair[3].y);
+                unit[PART] = make_uint4(a.y, b.y, c.y, d.y);
             }
-        }
-    }
-}
-
-/* With windows: the numbers, from which store_windows makes units once all are there. */
-__device__ __forceinline__ void store_numbers(unsigned *numbers, const items &v, float up, int job, int lane) {
-#pragma unroll
-    for (int i = 0; i < JOB_ITEMS; ++i) {
-        const int column = i * LANES + lane;
-        const uint2 number = split(v[i][0], 0.0F, up);
-        if (job < JOBS && column < ITEM_COLUMNS) {
-            numbers[job * ITEM_COLUMNS + column] = (number.x & 0xffff) | number.y << 16;
-        }
-    }
-}
-
-__device__ __forceinline__ void store_windows(uint4 *buffer, const unsigned *numbers, int thread) {
-    for (int index = thread; index < JOBS * PITCH; index += FILLERS) {
-        const int job = index / PITCH, column = index % PITCH;
-        const unsigned *from = numbers + job * ITEM_COLUMNS + column * CJ_STRIDE_X;
-        unsigned w[DEPTH];
-#pragma unroll
-        for (int i = 0; i < DEPTH; ++i) {
-            w[i] = from[i * CJ_DILATION_X];
-        }
-        uint4 *const unit = unit_of(buffer, job / IN_ROWS, job % IN_ROWS, column);
-        unit[0] = make_uint4((w[0] & 0xffff) | w[1] << 16, (w[2] & 0xffff) | w[3] << 16, (w[4] & 0xffff) | w[5] << 16,
-                             (w[6] & 0xffff) | w[7] << 16);
-        if (PARTS == 2) {
-            unit[PART] = make_uint4(w[0] >> 16 | (w[1] & 0xffff0000), w[2] >> 16 | (w[3] & 0xffff0000),
-                                    w[4] >> 16 | (w[5] & 0xffff0000), w[6] >> 16 | (w[7] & 0xffff0000));
         }
     }
 }
@@ -408,27 +407,13 @@ __device__ __forceinline__ void fill(const shared_memory &shared, const cj_forwa
             index += gridDim.x;
             t = make_tile(index, size);
         }
-        s = make_source(args, size, t, make_chunk(piece));
-        s.channels = index < args.tiles ? s.channels : 0;
+        s = make_source(args, size, t, make_chunk(piece)); /* without lines past the last tile */
         cj_barrier_wait(&shared.empty[buffer.index()], buffer.parity() ^ 1); /* ^ 1: all are empty at first */
         uint4 *const units = shared.buffers + buffer.index() * BUFFER;
 #pragma unroll
         for (int i = 0; i < TEAM_JOBS; ++i) {
-            if (CJ_WINDOWS) {
-                store_numbers(shared.split, v[i], scale.up, i * TEAMS + team, lane);
-            } else {
-                store_units(units, v[i], scale.up, i * TEAMS + team, lane);
-            }
+            store_job(units, v[i], scale.up, i * TEAMS + team, lane);
             load_job(v[i], args, size, s, i * TEAMS + team, lane);
-        }
-        if (CJ_WINDOWS) { /* what lies in shared.split is read before find_scaling lets anyone write there again */
-            __syncwarp();
-            if (thread % 32 == 0) {
-                cj_barrier_arrive(shared.filling);
-            }
-            cj_barrier_wait(shared.filling, filling.parity());
-            filling.next();
-            store_windows(units, shared.split, thread);
         }
         if (thread == 0) {
             shared.scale[buffer.index()] = make_float2(scale.down, scale.lossy);
@@ -480,21 +465,32 @@ struct order {
     bool first, taken, warp_leader;
 };
 
-/* Products of slices, part of w times part of x, with one part each or (mixed) lo * hi + hi * lo. */
-template <bool mixed>
-__device__ __forceinline__ void add_products(float (&sum)[OWN], unsigned a, unsigned b, const unsigned *steps, int a_part,
-                                             int b_part, bool add, order &turns) {
+/* Which products of parts. */
+enum { LO_LO = 1, MIXED = 2, HI_HI = 4 };
+
+/* Products of CJ_SUM_PRODUCTS pairs of slices, the small ones first; without `add`, sum is overwritten. */
+template <int which>
+__device__ __forceinline__ void add_products(float (&sum)[OWN], unsigned a, unsigned b, const unsigned *steps, bool add,
+                                             order &turns) {
     if (turns.taken) {
         cj_barrier_wait(turns.own, turns.steps.parity() ^ turns.first);
         turns.steps.next();
     }
     cj_product_fence(sum);
 #pragma unroll
-    for (int i = 0; i < CJ_SUM_PRODUCTS; ++i) {
-        const unsigned w = a + i * PRODUCT_WEIGHTS, x = b + steps[i];
-        cj_product_f16(sum, w + a_part * PART_WEIGHTS, x + b_part * PART, add || i > 0);
-        if (mixed) {
-            cj_product_f16(sum, w + b_part * PART_WEIGHTS, x + a_part * PART, 1);
+    for (int parts = LO_LO; parts <= HI_HI; parts *= 2) {
+#pragma unroll
+        for (int i = 0; i < CJ_SUM_PRODUCTS; ++i) {
+            const unsigned w = a + i * PRODUCT_WEIGHTS, x = b + steps[i];
+            const bool begun = add || i > 0 || (which & (parts - 1)) != 0;
+            if ((which & parts) == LO_LO) {
+                cj_product_f16(sum, w + PART_WEIGHTS, x + PART, begun);
+            } else if ((which & parts) == MIXED) {
+                cj_product_f16(sum, w + PART_WEIGHTS, x, begun);
+                cj_product_f16(sum, w, x + PART, 1);
+            } else if ((which & parts) == HI_HI) {
+                cj_product_f16(sum, w, x, begun);
+            }
         }
     }
     cj_product_commit();
@@ -505,19 +501,21 @@ __device__ __forceinline__ void add_products(float (&sum)[OWN], unsigned a, unsi
 }
 
 /* What the sum begins with is multiplied by, beside the input's and the weights' scale. */
-constexpr float FIRST = CJ_PRODUCTS == 4 ? LO * LO : LO;
+constexpr float FIRST = LO * LO;
 
 /* One sum, of numbers multiplied by 1 / down and by their weights' scale, into the total. If COMPENSATED, `sum` holds what
  * is missing there, times FIRST / down. */
 __device__ __forceinline__ void add_sum(float (&total)[OWN], float (&sum)[OWN], unsigned a, unsigned b,
                                         const unsigned *steps, float down, order &turns) {
     if (CJ_PRODUCTS == 4) {
-        add_products<false>(sum, a, b, steps, 1, 1, CJ_COMPENSATED, turns);
+        add_products<LO_LO>(sum, a, b, steps, CJ_COMPENSATED, turns);
         multiply(sum, 1.0F / LO);
+        add_products<MIXED>(sum, a, b, steps, true, turns);
+        multiply(sum, 1.0F / LO);
+        add_products<HI_HI>(sum, a, b, steps, true, turns);
+    } else {
+        add_products<MIXED | HI_HI>(sum, a, b, steps, CJ_COMPENSATED, turns);
     }
-    add_products<true>(sum, a, b, steps, 1, 0, CJ_COMPENSATED || CJ_PRODUCTS == 4, turns);
-    multiply(sum, 1.0F / LO);
-    add_products<false>(sum, a, b, steps, 0, 0, true, turns);
     const float up = inverse(down) * FIRST;
 #pragma unroll
     for (int i = 0; i < OWN; ++i) {
@@ -568,8 +566,7 @@ __device__ __forceinline__ span add_up(float (&total)[OWN], const shared_memory 
 #pragma unroll
             for (int first = 0; first < CJ_SLOT_PRODUCTS; first += CJ_SUM_PRODUCTS) {
                 if (PARTS == 1) {
-                    add_products<false>(total, a + first * PRODUCT_WEIGHTS, b, steps + first, 0, 0, true,
-                                        turns);
+                    add_products<HI_HI>(total, a + first * PRODUCT_WEIGHTS, b, steps + first, true, turns);
                 } else {
                     add_sum(total, sum, a + first * PRODUCT_WEIGHTS, b, steps + first, down, turns);
                 }
@@ -654,7 +651,7 @@ __device__ __forceinline__ void store(const float (&total)[OWN], const span &see
     const float4 of_row[2] = {channel[0], channel[8]};
     const float factor[2] = {CJ_ALPHA * of_row[0].y, CJ_ALPHA * of_row[1].y}, bias[2] = {of_row[0].x, of_row[1].x};
     const float threshold[2] = {threshold_of(seen, of_row[0]), threshold_of(seen, of_row[1])};
-    const bool guarded = CJ_GUARD && __any_sync(0xffffffff, threshold[0] > 0.0F || threshold[1] > 0.0F);
+    const bool guarded = __any_sync(0xffffffff, threshold[0] > 0.0F || threshold[1] > 0.0F);
     const long long first = t.group * CJ_GROUP_OUT + first_k;
     float *y = (float *)args.y + t.n * args.y_batch_stride + first * args.y_channel_stride;
     const float *z = (const float *)args.z + t.n * args.z_batch_stride + first * args.z_channel_stride;
@@ -794,10 +791,11 @@ __device__ uint4 pack_slice(const cj_pack_args &args, long long channel, bool ex
     for (int pair = 0; pair < 4; ++pair) {
         float w[2] = {0.0F, 0.0F};
         for (int j = 0; j < 2; ++j) {
-            const int depth = pair * 2 + j, c = piece.c + (CJ_WINDOWS ? plane : plane * DEPTH + depth);
-            const int kx = CJ_WINDOWS ? x * DEPTH + depth : x;
-            if (exists && !twin && 2 * product < SLICES && c < CJ_GROUP_IN && kx < CJ_KERNEL_X) {
-                w[j] = weight(args, channel, c, (piece.kernel_z * CJ_KERNEL_Y + y) * CJ_KERNEL_X + kx);
+            const int line = piece.line + plane * DEPTH + pair * 2 + j;
+            const line_parts of = parts_of(line); /* a tap is either folded or left: one of the two is 0 */
+            if (exists && !twin && 2 * product < SLICES && line < LINES) {
+                w[j] = weight(args, channel, of.c,
+                              ((piece.kernel_z + of.z) * CJ_KERNEL_Y + y + of.y) * CJ_KERNEL_X + x + of.x);
             }
         }
         const uint2 parts = split(w[0], w[1], up);
@@ -831,7 +829,7 @@ CJ_KERNEL(convjit_pack, cj_pack_args, args) {
         span = combine(span);
         if (thread == 0) { /* 2^-13 * sum and 4 * lossy: see threshold_of and DESIGN of numbers above */
             const float bias = exists && args.bias ? cj_memory<CJ_BIAS_TYPE>::load(args.bias, channel) : 0.0F;
-            channels[row] = make_float4(bias, scale.down, span.sum * 0x1p-13F, (float)span.lossy * 4.0F);
+            channels[row] = make_float4(bias, scale.down, span.sum * 0x1p-13F, CJ_GUARD ? (float)span.lossy * 4.0F : 0.0F);
         }
         uint4 *const packed = (uint4 *)args.packed + (long long)(group * K_BLOCKS + k / M) * BLOCK_WEIGHTS + k % M;
         for (long long i = thread; i < BLOCK_WEIGHTS / M; i += CJ_THREADS) {

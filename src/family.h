@@ -25,18 +25,20 @@ typedef struct cj_direct_config {
 /* Configuration of the family `tensor`; its meaning stands in kernel_src/tensor.cu. */
 typedef struct cj_tensor_config {
     int32_t products;      /* of halves for one of numbers: 4, 3 or 1 */
-    int32_t windows;       /* a slice of K is 8 taps along x of one channel, not 8 channels */
+    int32_t fold;          /* taps that are lines of their own: 0 none, 1 along z and y, 2 along x too */
     int32_t columns;       /* pixels of a product */
     int32_t consumers_k;   /* consumers that differ in output channels */
     int32_t run_x;         /* output columns of a run, */
     int32_t runs_x;        /* ... and runs beside each other along x */
     int32_t run_rows;      /* output rows of a run */
-    int32_t chunk_c;       /* input channels of a stage */
+    int32_t chunk_c;       /* lines of a stage */
     int32_t chunk_y;       /* kernel rows of a stage */
     int32_t stages;        /* buffers in shared memory */
     int32_t slots;         /* of the weights' ring */
     int32_t slot_products; /* whose weights a slot holds */
     int32_t sum_products;  /* ... that form one sum */
+    int32_t lanes;         /* threads that fill a piece of a row, */
+    int32_t job_items;     /* ... and units of such a piece for each of them */
 } cj_tensor_config;
 
 typedef struct cj_family cj_family;

@@ -17,7 +17,8 @@ enum {
     PART_BYTES = 2048,           /* one part of the weights of a product of slices, 64 x 16 */
     DEPTH = 8,                   /* of a slice */
     MOST_HELD = 80,              /* numbers of a stage that a filling thread holds in registers */
-    MOST_WINDOW_CHANNELS = 16,   /* with more, eight channels always fill a slice */
+    MOST_FOLD_CHANNELS = 16,     /* with more, channels alone fill slices */
+    MOST_FOLD = 64,              /* taps */
     MOST_SUM = 6,                /* products of a sum: see "Numbers" in the kernel */
     MOST_SLOT = 10,              /* ... and of a slot where nothing is summed apart (math tf32) */
     MOST_PLAIN_SUMS = 12,        /* of a tile, that plain float32 adds up well enough */
@@ -31,11 +32,8 @@ typedef struct tile {
     int64_t pitch;    /* units of a row */
     int64_t chunks;   /* stages of a tile */
     int64_t units;    /* of a part of a buffer */
-    int64_t jobs;     /* rows that are filled for a stage, and numbers of one */
-    int64_t columns;  /* ... */
-    int32_t lanes;    /* threads that fill a row */
-    int64_t held;     /* items of a stage that a thread holds */
-    int64_t item;     /* numbers of an item */
+    int64_t jobs;     /* pieces of rows, of a stage */
+    int64_t held;     /* units of a stage that a filling thread holds */
     int64_t products; /* of slices, of a stage, the filled up ones of the last slot included */
     int64_t shared_bytes;
 } tile;
@@ -44,49 +42,51 @@ static int32_t parts_of(const cj_tensor_config *c) {
     return c->products == 1 ? 1 : 2;
 }
 
-/* Slices along x, and of a stage; input columns from the first to the last unit of an output. */
-static int64_t taps_x(const cj_problem *p, const cj_tensor_config *c) {
-    return c->windows ? cj_divide_up(p->kernel[CJ_X], DEPTH) : p->kernel[CJ_X];
+/* Kernel taps of an axis that are not folded into lines. */
+static int64_t taps_of(const cj_problem *p, const cj_tensor_config *c, int axis) {
+    return c->fold == 2 || (c->fold == 1 && axis != CJ_X) ? 1 : p->kernel[axis];
 }
 
-static int64_t planes_of(const cj_tensor_config *c) {
-    return c->windows ? c->chunk_c : c->chunk_c / DEPTH;
+static int64_t lines_of(const cj_problem *p, const cj_tensor_config *c) {
+    int64_t lines = p->group_in;
+    for (int d = 0; d < CJ_DIMS; ++d) {
+        lines *= p->kernel[d] / taps_of(p, c, d);
+    }
+    return lines;
 }
 
 static int64_t slices_of(const cj_problem *p, const cj_tensor_config *c) {
-    return planes_of(c) * c->chunk_y * taps_x(p, c);
+    return (int64_t)(c->chunk_c / DEPTH) * c->chunk_y * taps_of(p, c, CJ_X);
 }
 
+/* Input columns from the first to the last unit of an output. */
 static int64_t reach(const cj_problem *p, const cj_tensor_config *c) {
-    return (taps_x(p, c) - 1) * p->dilation[CJ_X] * (c->windows ? DEPTH : 1);
+    return (taps_of(p, c, CJ_X) - 1) * p->dilation[CJ_X];
+}
+
+/* Rows and columns of units of a plane. */
+static int64_t rows_of(const cj_problem *p, const cj_tensor_config *c, const tile *t) {
+    const int64_t parities = c->chunk_y > 1 ? p->stride[CJ_Y] : 1;
+    return parities * (t->y + (c->chunk_y - 1) * p->dilation[CJ_Y] / p->stride[CJ_Y]);
+}
+static int64_t columns_of(const cj_problem *p, const cj_tensor_config *c, const tile *t) {
+    return t->pitch * (taps_of(p, c, CJ_X) > 1 ? p->stride[CJ_X] : 1);
 }
 
 static tile tile_of(const cj_problem *p, const cj_tensor_config *c) {
-    const int64_t parities_y = c->chunk_y > 1 ? p->stride[CJ_Y] : 1;
-    const int64_t parities_x = taps_x(p, c) > 1 && !c->windows ? p->stride[CJ_X] : 1;
     tile t = {.k = (int64_t)64 * c->consumers_k,
               .y = (int64_t)CONSUMERS / c->consumers_k / c->runs_x * c->run_rows,
               .x = (int64_t)c->runs_x * c->run_x};
-    const int64_t rows = t.y + (c->chunk_y - 1) * p->dilation[CJ_Y] / p->stride[CJ_Y];
     t.pitch = t.x + reach(p, c) / p->stride[CJ_X];
-    t.units = planes_of(c) * parities_y * parities_x * rows * t.pitch;
-    t.item = c->windows ? 1 : DEPTH;
-    t.jobs = planes_of(c) * parities_y * rows;
-    t.columns =
-        c->windows ? (t.pitch - 1) * p->stride[CJ_X] + (DEPTH - 1) * p->dilation[CJ_X] + 1 : t.pitch * parities_x;
-    for (int32_t lanes = 32; lanes >= 8; lanes /= 2) { /* of equals, the most lanes */
-        const int64_t held = cj_divide_up(t.jobs, FILLERS / lanes) * cj_divide_up(t.columns, lanes);
-        if (lanes == 32 || held < t.held) {
-            t.lanes = lanes;
-            t.held = held;
-        }
-    }
-    t.chunks = cj_divide_up(p->group_in, c->chunk_c) * p->kernel[CJ_Z] * (p->kernel[CJ_Y] / c->chunk_y);
+    const int64_t rows = c->chunk_c / DEPTH * rows_of(p, c, &t), columns = columns_of(p, c, &t);
+    t.units = rows * columns;
+    t.jobs = rows * cj_divide_up(columns, (int64_t)c->lanes * c->job_items);
+    t.held = cj_divide_up(t.jobs, FILLERS / c->lanes) * c->job_items;
+    t.chunks = cj_divide_up(lines_of(p, c), c->chunk_c) * taps_of(p, c, CJ_Z) * (taps_of(p, c, CJ_Y) / c->chunk_y);
     t.products = cj_round_up((slices_of(p, c) + 1) / 2, c->slot_products);
     t.shared_bytes = 16 * (c->stages * parts_of(c) * t.units + c->columns) +
                      (int64_t)c->slots * c->consumers_k * c->slot_products * parts_of(c) * PART_BYTES + OUT_BYTES +
-                     (c->windows ? cj_round_up(4 * t.jobs * t.columns, 16) : 0) + 8 * c->stages + 48 +
-                     8 * (2 * c->stages + 2 * c->slots + 1 + CONSUMERS);
+                     8 * c->stages + 48 + 8 * (2 * c->stages + 2 * c->slots + 1 + CONSUMERS);
     return t;
 }
 
@@ -101,10 +101,9 @@ static double cost_of(const cj_problem *p, const cj_tensor_config *c, const tile
                          (double)out[CJ_Z] * (double)cj_divide_up(out[CJ_Y], t->y) *
                          (double)cj_divide_up(out[CJ_X], t->x);
     const double products = (double)t->products * c->products * CONSUMERS * (c->columns / 2.0);
-    const double fill = (double)t->held * (c->windows ? 20.0 : 150.0) +
-                        (c->windows ? (double)cj_divide_up(t->units, FILLERS) * 40.0 : 0.0) + 1000.0;
+    const double fill = (double)t->held * 130.0 + (double)cj_divide_up(t->jobs, FILLERS / c->lanes) * 60.0 + 1000.0;
     const double moved =
-        (double)(t->jobs * t->columns * t->item * 4 + t->products * parts_of(c) * PART_BYTES * c->consumers_k) / 24.0;
+        (double)(t->units * DEPTH * 4 + t->products * parts_of(c) * PART_BYTES * c->consumers_k) / 24.0;
     const double stage = products > fill ? products : fill;
     const double store = (double)(c->columns * CONSUMERS) * 64.0 * 4.0 / 18.0;
     const double tile_cycles =
@@ -138,12 +137,31 @@ static void choose_sum(const cj_problem *p, cj_tensor_config *c) {
     c->slot_products = c->sum_products;
 }
 
+/* The way to fill a stage that takes the fewest units a thread; of equals, the most lanes, then the longest pieces. */
+static void choose_jobs(const cj_problem *p, cj_tensor_config *c) {
+    cj_tensor_config best = *c;
+    int64_t least = 0;
+    for (c->lanes = 32; c->lanes >= 8; c->lanes /= 2) {
+        for (c->job_items = 6; c->job_items >= 1; --c->job_items) {
+            const tile t = tile_of(p, c);
+            if (least == 0 || t.held < least) {
+                least = t.held;
+                best = *c;
+                best.lanes = c->lanes;
+                best.job_items = c->job_items;
+            }
+        }
+    }
+    *c = best;
+}
+
 /* Completes the configuration and shows it. */
 static bool consider(const cj_problem *p, cj_tensor_config c, visitor visit, void *state) {
     choose_sum(p, &c);
+    choose_jobs(p, &c);
     const tile t = tile_of(p, &c);
     candidate result = {.config = c};
-    if (t.held * t.item > MOST_HELD) {
+    if (t.held * DEPTH > MOST_HELD) {
         result.dropped = "more than 80 numbers of a stage for a filling thread";
     } else if (t.shared_bytes > MOST_SHARED) {
         result.dropped = "more than 232448 bytes of shared memory";
@@ -164,7 +182,7 @@ static bool consider_rows(const cj_problem *p, cj_tensor_config c, int32_t most_
         c.run_rows = most;
         c.columns = (int32_t)cj_round_up((most - 1) * pitch + c.run_x, 8);
         for (c.slots = 4; c.slots >= 2; c.slots /= 2) {
-            c.chunk_y = (int32_t)p->kernel[CJ_Y];
+            c.chunk_y = (int32_t)taps_of(p, &c, CJ_Y);
             found |= consider(p, c, visit, state);
             if (c.chunk_y > 1) {
                 c.chunk_y = 1;
@@ -191,19 +209,20 @@ static bool consider_widths(const cj_problem *p, cj_tensor_config c, int32_t mos
 /* Shows tiles in a fixed order. False if none can be used. */
 static bool search(const cj_problem *p, visitor visit, void *state) {
     enum { MOST_CHUNK = 64 };
-    const bool windows_fit = p->group_in < MOST_WINDOW_CHANNELS &&
-                             (p->kernel[CJ_X] <= DEPTH || DEPTH * p->dilation[CJ_X] % p->stride[CJ_X] == 0);
+    const int64_t taps_zy = p->kernel[CJ_Z] * p->kernel[CJ_Y], taps = taps_zy * p->kernel[CJ_X];
+    const bool few = p->group_in < MOST_FOLD_CHANNELS;
+    const bool fits[] = {true, few && taps_zy > 1 && taps_zy <= MOST_FOLD,
+                         few && p->kernel[CJ_X] > 1 && taps <= MOST_FOLD};
     cj_tensor_config c = {.products = p->desc.math == CONVJIT_TF32         ? 1
                                       : p->desc.math == CONVJIT_FP32_BLOCK ? 3
                                                                            : 4,
                           .stages = 2};
     bool found = false;
-    for (c.windows = 0; c.windows <= windows_fit; ++c.windows) {
-        const int32_t step = c.windows ? 1 : DEPTH;
+    for (c.fold = 0; c.fold <= 2; ++c.fold) {
         int32_t last = 0;
-        for (int32_t size = step; size <= (c.windows ? DEPTH : MOST_CHUNK); size *= 2) {
-            const int64_t even = cj_divide_up(p->group_in, cj_divide_up(p->group_in, size));
-            c.chunk_c = (int32_t)cj_round_up(even, step);
+        for (int32_t size = DEPTH; size <= MOST_CHUNK && fits[c.fold]; size += DEPTH) {
+            const int64_t even = cj_divide_up(lines_of(p, &c), cj_divide_up(lines_of(p, &c), size));
+            c.chunk_c = (int32_t)cj_round_up(even, DEPTH);
             if (c.chunk_c == last) {
                 continue;
             }
@@ -256,7 +275,7 @@ static void describe(const cj_problem *p, const cj_tensor_config *c, char text[C
     const tile t = tile_of(p, c);
     snprintf(text, CJ_CONFIG_MAX, "tile %lldx%lld k%lld run %dx%d stage c%d f%d x%d slots %d sum %dx%d%s",
              (long long)t.y, (long long)t.x, (long long)t.k, c->run_rows, c->columns, c->chunk_c, c->chunk_y, c->stages,
-             c->slots, c->sum_products, c->products, c->windows ? " windows" : "");
+             c->slots, c->sum_products, c->products, (const char *[]){"", " fold zy", " fold zyx"}[c->fold]);
 }
 
 static int64_t k_blocks_of(const cj_problem *p, const tile *t, const cj_tensor_config *c) {
@@ -313,13 +332,13 @@ static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
     cj_stamp_int(out, "CJ_MIN_BLOCKS", 1, "blocks a multiprocessor must hold");
     cj_stamp_int(out, "CJ_PRODUCTS", c->products, "of halves for one of numbers");
     cj_stamp_int(out, "CJ_GUARD", p->desc.math != CONVJIT_FP32_BLOCK, "small results of wide data are computed anew");
-    cj_stamp_int(out, "CJ_WINDOWS", c->windows, "a slice of K is 8 taps along x of one channel, not 8 channels");
+    cj_stamp_int(out, "CJ_FOLD", c->fold, "taps that are lines of their own: none, along z and y, along x too");
     cj_stamp_int(out, "CJ_COLUMNS", c->columns, "pixels of a product");
     cj_stamp_int(out, "CJ_CONSUMERS_K", c->consumers_k, "consumers that differ in output channels");
     cj_stamp_int(out, "CJ_RUN_X", c->run_x, "output columns of a run");
     cj_stamp_int(out, "CJ_RUNS_X", c->runs_x, "runs beside each other along x");
     cj_stamp_int(out, "CJ_RUN_ROWS", c->run_rows, "output rows of a run");
-    cj_stamp_int(out, "CJ_CHUNK_C", c->chunk_c, "input channels of a stage");
+    cj_stamp_int(out, "CJ_CHUNK_C", c->chunk_c, "lines of a stage");
     cj_stamp_int(out, "CJ_CHUNK_Y", c->chunk_y, "kernel rows of a stage");
     cj_stamp_int(out, "CJ_STAGES", c->stages, "buffers");
     cj_stamp_int(out, "CJ_SLOTS", c->slots, "slots of weights");
@@ -327,7 +346,8 @@ static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
     cj_stamp_int(out, "CJ_SUM_PRODUCTS", c->sum_products, "products of one sum");
     cj_stamp_int(out, "CJ_COMPENSATED", c->products > 1 && sums > MOST_PLAIN_SUMS, "the total is compensated");
     cj_stamp_int(out, "CJ_LAG", lag_of(c, &t), "slots that the second consumer is behind");
-    cj_stamp_int(out, "CJ_LANES", t.lanes, "threads that fill a row");
+    cj_stamp_int(out, "CJ_LANES", c->lanes, "threads that fill a piece of a row");
+    cj_stamp_int(out, "CJ_JOB_ITEMS", c->job_items, "units of such a piece for each of them");
     cj_stamp_int(out, "CJ_SHARED_BYTES", plan->shared_bytes, "dynamic shared memory");
     stamp_sum(c->columns, out);
 }
