@@ -3,8 +3,8 @@
  * The model. One sum and its 16 products, which float32 holds exactly, are added up at once: the largest of the 17 sets
  * a grid, EXTRA_BITS below its last bit in float32, that all are cut to before they are added, and the result is cut to
  * float32. On halves, worst and relative errors of sums of 3 to 9 products were 4 % below to 17 % above an H200's
- * ("accuracy of tensor" in tools/bench/results/kernels.md). Bits were not compared: in a model of others the exponents of
- * the factors set the grid, which then is never coarser for normal halves, and errors are the same.
+ * ("accuracy of tensor" in tools/bench/results/kernels.md). Bits were not compared: in a model of others the exponents
+ * of the factors set the grid, which then is never coarser for normal halves, and errors are the same.
  *
  * Nearly all the time that tests of tensor-core kernels take is spent here. So four columns are done at once, in
  * vectors of gcc and clang, and in 32 bits: on the grid the largest is below 2^26, and 17 of them below 2^31. That asks
