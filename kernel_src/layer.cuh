@@ -30,9 +30,9 @@ typedef offset_type<(double)CJ_OUT_Z * CJ_OUT_Y * CJ_OUT_X <= MOST_OFFSET>::type
 #endif
 
 /* Takes the lowest digit, of base `count`, off `index`. */
-__device__ __forceinline__ long long take(long long &index, long long count) {
-    const long long result = count == 1 ? 0 : index % count;
-    index = count == 1 ? index : index / count;
+template <class integer> __device__ __forceinline__ integer take(integer &index, long long count) {
+    const integer base = (integer)count, result = count == 1 ? 0 : index % base;
+    index = count == 1 ? index : index / base;
     return result;
 }
 
@@ -41,8 +41,8 @@ struct range {
     int low, high;
 };
 
-__device__ __forceinline__ range inside(long long origin, long long size, int count) {
-    const long long low = origin < 0 ? -origin : 0, high = size - origin;
+template <class integer> __device__ __forceinline__ range inside(integer origin, long long size, int count) {
+    const integer low = origin < 0 ? -origin : 0, high = (integer)size - origin;
     range r;
     r.low = low > count ? count : (int)low;
     r.high = high < 0 ? 0 : high > count ? count : (int)high;

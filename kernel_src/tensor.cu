@@ -10,8 +10,7 @@
  *
  * Roles. 384 threads: two consumer warpgroups, each with COLUMNS pixels or 64 channels of its own; three filling warps that
  * bring the input under the tile, halo included and padding as zeros, to STAGES buffers in turn; and one thread that brings
- * the weights to a ring of SLOTS slots. Barriers hand buffers and slots over and back. The second consumer stays LAG slots
- * behind, so that one stores its outputs while the other multiplies.
+ * the weights to a ring of SLOTS slots. Barriers hand buffers and slots over and back.
  *
  * Shared memory holds 16-byte units: eight lines of one pixel in half precision. A buffer is
  *   unit[PARTS][CHUNK_C / 8][PARITIES_Y][PARITIES_X][ROWS][PITCH]
@@ -25,8 +24,8 @@
  * between, so that all |v| * s >= 2^-13 keep their bits; without lo * lo one product alone can be 1.06 * 2^-21 off.
  * PRODUCTS = 3 (fp32_block) leaves it out and has LO = 1, so that nothing comes in between: |v| * s >= 2^-1 keep their
  * bits. PRODUCTS = 1 (tf32) is hi * hi. With each product the tensor core cuts off what lies below the running
- * sum's last bits: so for PRODUCTS > 1 a sum is closed after SUM_PRODUCTS products and added to a float32 total,
- * compensated (Kahan) if there are many sums.
+ * sum's last bits: so for PRODUCTS > 1 a sum is closed after SUM_PRODUCTS products, enlarged by what such sums
+ * lose on average (LOSS), and added to a float32 total, compensated (Kahan) if there are many sums.
  *
  * The surprising rule: a result is computed anew by the plain loop, in float64, (1) if it is not finite: 0 * Inf in the
  * padding, Inf - Inf in a split, and a rounding up to Inf all end as NaN or Inf, and never hide one; (2) if GUARD and the
@@ -55,10 +54,11 @@
  * CJ_CHUNK_Y                kernel rows of a stage: KERNEL_Y or 1; 1 if they are folded                  5
  * CJ_STAGES                 buffers                                                                      2
  * CJ_SLOTS                  slots of the weights' ring                                                   4
- * CJ_SLOT_PRODUCTS          products of slices whose weights a slot holds                                5
- * CJ_SUM_PRODUCTS           ... that form one sum; divides SLOT_PRODUCTS                                 5
+ * CJ_SLOT_PRODUCTS          products of slices whose weights a slot holds                                6
+ * CJ_SUM_PRODUCTS           ... that form one sum; divides SLOT_PRODUCTS                                 3
+ * CJ_LOSS                   what a sum loses of itself on average, in 2^-23rds: see kernels.md             1
  * CJ_COMPENSATED            1 = what is rounded off the total is where the next sum begins               1
- * CJ_LAG                    slots that the second consumer is behind                                     2
+ * CJ_AHEAD                  stages that lie in the filling threads' registers: 1 or 2                    1
  * CJ_LANES                  threads that fill a piece of a row: 8, 16 or 32                              32
  * CJ_JOB_ITEMS              units of such a piece for each of them                                       3
  * CJ_SHARED_BYTES           dynamic shared memory                                                        150000
@@ -122,7 +122,7 @@ constexpr int RING_OFFSET = 16 * (CJ_STAGES * BUFFER + CJ_COLUMNS); /* COLUMNS: 
 constexpr int OUT_OFFSET = RING_OFFSET + 16 * CJ_SLOTS * CJ_CONSUMERS_K * SLOT_WEIGHTS;
 constexpr int SCALE_OFFSET = OUT_OFFSET + 4 * CONSUMERS * 4 * 16 * OUT_PITCH;
 constexpr int SPAN_OFFSET = SCALE_OFFSET + 8 * CJ_STAGES, BARRIER_OFFSET = SPAN_OFFSET + 8 * 2 * FILL_WARPS;
-static_assert(BARRIER_OFFSET + 8 * (2 * CJ_STAGES + 2 * CJ_SLOTS + 1 + CONSUMERS) <= CJ_SHARED_BYTES, "plan and kernel disagree");
+static_assert(BARRIER_OFFSET + 8 * (2 * CJ_STAGES + 2 * CJ_SLOTS + 1) <= CJ_SHARED_BYTES, "plan and kernel disagree");
 static_assert((CJ_RUN_ROWS - 1) * PITCH + RUN_X <= CJ_COLUMNS, "plan and kernel disagree");
 
 struct shared_memory {
@@ -130,7 +130,7 @@ struct shared_memory {
     float *out;       /* [CONSUMERS * 4][16][OUT_PITCH]: outputs of each warp on their way to memory */
     float2 *scale;    /* [STAGES]: 1 / s of the buffer's input; the same if it spans more than 2^27, else 0 */
     uint2 *span;      /* [2][FILL_WARPS]: largest |x| and smallest but 0 of each warp's items */
-    cj_barrier *full, *empty, *slot_full, *slot_empty, *filling, *order;
+    cj_barrier *full, *empty, *slot_full, *slot_empty, *filling;
 };
 
 __device__ __forceinline__ shared_memory make_shared(unsigned char *base) {
@@ -139,7 +139,7 @@ __device__ __forceinline__ shared_memory make_shared(unsigned char *base) {
     s.out = (float *)(base + OUT_OFFSET), s.scale = (float2 *)(base + SCALE_OFFSET), s.span = (uint2 *)(base + SPAN_OFFSET);
     s.full = (cj_barrier *)(base + BARRIER_OFFSET), s.empty = s.full + CJ_STAGES;
     s.slot_full = s.empty + CJ_STAGES, s.slot_empty = s.slot_full + CJ_SLOTS;
-    s.filling = s.slot_empty + CJ_SLOTS, s.order = s.filling + 1;
+    s.filling = s.slot_empty + CJ_SLOTS;
     return s;
 }
 
@@ -161,8 +161,12 @@ template <int count> struct turn {
 
 /* ---- tiles, chunks, slices ------------------------------------------------------------------------------------------- */
 
+/* Positions along an axis, and numbers of tiles: without dynamic sizes the plan sees to the former, and a tile has at least
+ * 64 bytes of outputs to itself, so 2^31 of them fit no memory. */
+typedef offset_type<!CJ_DYNAMIC>::type position;
+
 struct tile {
-    long long n, group, k_tile, z, y, x; /* z, y, x: first output */
+    position n, group, k_tile, z, y, x; /* z, y, x: first output */
 };
 
 /* First output row and column of a run in its tile. */
@@ -174,7 +178,7 @@ __device__ __forceinline__ int run_x(int run) {
 }
 
 /* Neighbouring tiles share input: channels change fastest. */
-__device__ __forceinline__ tile make_tile(long long index, const sizes &size) {
+__device__ __forceinline__ tile make_tile(position index, const sizes &size) {
     tile t;
     t.k_tile = take(index, K_TILES);
     t.x = take(index, (size.out_x + TILE_X - 1) / TILE_X) * TILE_X;
@@ -204,11 +208,12 @@ struct line_parts {
 };
 
 __device__ __forceinline__ line_parts parts_of(int line) {
+    unsigned rest = (unsigned)line; /* divisions of unsigned numbers take half as long */
     line_parts p;
-    p.x = line % FOLD_X;
-    p.y = line / FOLD_X % FOLD_Y;
-    p.z = line / (FOLD_X * FOLD_Y) % FOLD_Z;
-    p.c = line / (FOLD_X * FOLD_Y * FOLD_Z);
+    p.x = (int)take(rest, FOLD_X);
+    p.y = (int)take(rest, FOLD_Y);
+    p.z = (int)take(rest, FOLD_Z);
+    p.c = (int)rest;
     return p;
 }
 
@@ -249,12 +254,12 @@ struct source {
 
 __device__ __forceinline__ source make_source(const cj_forward_args &args, const sizes &size, const tile &t,
                                               const chunk &piece) {
-    const long long z0 = t.z * CJ_STRIDE_Z - CJ_PAD_Z + piece.kernel_z * CJ_DILATION_Z;
-    const long long y0 = t.y * CJ_STRIDE_Y - CJ_PAD_Y + piece.kernel_y * CJ_DILATION_Y;
-    const long long x0 = t.x * CJ_STRIDE_X - CJ_PAD_X;
+    const position z0 = t.z * CJ_STRIDE_Z - CJ_PAD_Z + piece.kernel_z * CJ_DILATION_Z;
+    const position y0 = t.y * CJ_STRIDE_Y - CJ_PAD_Y + piece.kernel_y * CJ_DILATION_Y;
+    const position x0 = t.x * CJ_STRIDE_X - CJ_PAD_X;
     source s;
     s.x = (const float *)args.x + t.n * args.x_batch_stride + t.group * CJ_GROUP_IN * args.x_channel_stride +
-          (z0 * size.in_y + y0) * size.in_x + x0;
+          ((in_offset)z0 * (in_offset)size.in_y + y0) * (in_offset)size.in_x + x0;
     s.zs = inside(z0, size.in_z, (FOLD_Z - 1) * CJ_DILATION_Z + 1);
     s.ys = inside(y0, size.in_y, IN_ROWS * STEP_Y + (FOLD_Y - 1) * CJ_DILATION_Y);
     s.xs = inside(x0, size.in_x, IN_COLUMNS * STEP_X + (FOLD_X - 1) * CJ_DILATION_X);
@@ -263,38 +268,72 @@ __device__ __forceinline__ source make_source(const cj_forward_args &args, const
     return s;
 }
 
+/* Goes on to the next stage's input; behind the last tile there are no lines. */
+__device__ __forceinline__ void next_stage(position &index, int &piece, tile &t, source &s, const cj_forward_args &args,
+                                           const sizes &size) {
+    piece = piece + 1 == CHUNKS ? 0 : piece + 1;
+    if (piece == 0) {
+        index += gridDim.x;
+        t = make_tile(index, size);
+    }
+    s = make_source(args, size, t, make_chunk(piece));
+}
+
 __device__ __forceinline__ bool is_in(const range &r, int position) {
     return position >= r.low && position < r.high;
 }
 
-/* Plane changes fastest, so that a team often keeps its plane. */
-struct job_place {
+/* Where the team's i-th job lies. Its plane is the same for all i if the planes can be shared out evenly. */
+constexpr bool OWN_PLANE = TEAMS % PLANES == 0;
+struct place {
     int plane, row, column; /* column: of the team's first unit */
+    bool exists;
 };
 
-__device__ __forceinline__ job_place place_of(int job) {
-    job_place p;
-    p.plane = job % PLANES;
-    p.column = job / PLANES % PIECES * JOB_COLUMNS;
-    p.row = job / (PLANES * PIECES);
+__device__ __forceinline__ place place_of(int team, int i) {
+    const int job = OWN_PLANE ? i * (TEAMS / PLANES) + team / PLANES : (i * TEAMS + team) / PLANES;
+    place p;
+    p.plane = OWN_PLANE ? team % PLANES : (i * TEAMS + team) % PLANES;
+    p.column = job % PIECES * JOB_COLUMNS;
+    p.row = job / PIECES;
+    p.exists = JOBS % TEAMS == 0 || job < JOBS / PLANES;
     return p;
 }
 
-__device__ __forceinline__ void load_job(items &v, const cj_forward_args &args, const sizes &size, const source &s, int job,
-                                         int lane) {
-    const job_place p = place_of(job);
-    const int in_y = p.row * STEP_Y, in_x = (p.column + lane) * STEP_X;
+/* The lines of a plane in the input: where the buffer's first row and column of each is, and how it is shifted there. */
+struct lines {
+    const float *x[DEPTH];
+    int y[DEPTH], x_shift[DEPTH];
+    bool exist[DEPTH];
+};
+
+__device__ __forceinline__ void find_lines(lines &l, const cj_forward_args &args, const sizes &size, const source &s, int plane) {
 #pragma unroll
     for (int j = 0; j < DEPTH; ++j) {
-        const line_parts line = parts_of(s.line + p.plane * DEPTH + j);
-        const int z = line.z * CJ_DILATION_Z, y = in_y + line.y * CJ_DILATION_Y, x = in_x + line.x * CJ_DILATION_X;
-        const float *const from =
-            s.x + line.c * args.x_channel_stride + ((in_offset)size.in_y * z + y) * (in_offset)size.in_x + x;
-        const bool exists = LINES % CJ_CHUNK_C == 0 ? s.lines > 0 : p.plane * DEPTH + j < s.lines;
-        const bool there = (JOBS % TEAMS == 0 || job < JOBS) && exists && is_in(s.zs, z) && is_in(s.ys, y);
+        const line_parts line = parts_of(s.line + plane * DEPTH + j);
+        const int z = line.z * CJ_DILATION_Z;
+        l.y[j] = line.y * CJ_DILATION_Y, l.x_shift[j] = line.x * CJ_DILATION_X;
+        l.x[j] = s.x + line.c * args.x_channel_stride + ((in_offset)size.in_y * z + l.y[j]) * (in_offset)size.in_x + l.x_shift[j];
+        l.exist[j] = (LINES % CJ_CHUNK_C == 0 ? s.lines > 0 : plane * DEPTH + j < s.lines) && is_in(s.zs, z);
+    }
+}
+
+/* Loads the team's i-th job. `l` is that of the job before. */
+__device__ __forceinline__ void load_job(items &v, lines &l, const cj_forward_args &args, const sizes &size, const source &s,
+                                         int team, int i, int lane) {
+    const place p = place_of(team, i);
+    const int in_y = p.row * STEP_Y, in_x = (p.column + lane) * STEP_X;
+    const in_offset offset = in_y * (in_offset)size.in_x + in_x;
+    if (i == 0 || !OWN_PLANE) {
+        find_lines(l, args, size, s, p.plane);
+    }
 #pragma unroll
-        for (int i = 0; i < CJ_JOB_ITEMS; ++i) {
-            v[i][j] = there && is_in(s.xs, x + i * LANES * STEP_X) ? from[i * LANES * STEP_X] : 0.0F;
+    for (int j = 0; j < DEPTH; ++j) {
+        const bool there = p.exists && l.exist[j] && is_in(s.ys, in_y + l.y[j]);
+#pragma unroll
+        for (int k = 0; k < CJ_JOB_ITEMS; ++k) {
+            const int step = k * LANES * STEP_X;
+            v[k][j] = there && is_in(s.xs, in_x + l.x_shift[j] + step) ? l.x[j][offset + step] : 0.0F;
         }
     }
 }
@@ -366,15 +405,15 @@ __device__ __forceinline__ uint2 split(float a, float b, float up) {
     return result;
 }
 
-__device__ __forceinline__ void store_job(uint4 *buffer, const items &v, float up, int job, int lane) {
-    const job_place p = place_of(job);
-    uint4 *const row = buffer + (p.plane * PARITIES_Y + p.row % PARITIES_Y) * PARITIES_X * ROWS * PITCH + p.row / PARITIES_Y * PITCH;
+__device__ __forceinline__ void store_job(uint4 *buffer, const items &v, float up, const place &p, int lane) {
+    uint4 *const row =
+        buffer + (p.plane * PARITIES_Y + p.row % PARITIES_Y) * PARITIES_X * ROWS * PITCH + p.row / PARITIES_Y * PITCH;
 #pragma unroll
     for (int i = 0; i < CJ_JOB_ITEMS; ++i) {
         const int column = p.column + lane + i * LANES;
         const uint2 a = split(v[i][0], v[i][1], up), b = split(v[i][2], v[i][3], up), c = split(v[i][4], v[i][5], up),
                     d = split(v[i][6], v[i][7], up);
-        if ((JOBS % TEAMS == 0 || job < JOBS) && (PIECES * JOB_COLUMNS == IN_COLUMNS || column < IN_COLUMNS)) {
+        if (p.exists && (PIECES * JOB_COLUMNS == IN_COLUMNS || column < IN_COLUMNS)) {
             uint4 *const unit = row + column % PARITIES_X * ROWS * PITCH + column / PARITIES_X;
             unit[0] = make_uint4(a.x, b.x, c.x, d.x);
             if (PARTS == 2) {
@@ -385,45 +424,52 @@ __device__ __forceinline__ void store_job(uint4 *buffer, const items &v, float u
 }
 
 /* All stages of all tiles. A stage lies in registers until its scale is known and its buffer is empty; each job is
- * replaced by the next stage's as soon as it is stored, so that loads are always under way. */
+ * replaced by that of the stage AHEAD later as soon as it is stored, so that loads are always under way. */
 __device__ __forceinline__ void fill(const shared_memory &shared, const cj_forward_args &args, int thread) {
     const sizes size = get_sizes(args);
     const int team = LANES == 32 ? cj_uniform(thread / LANES) : thread / LANES, lane = thread % LANES;
     turn<CJ_STAGES> buffer = {0};
     turn<1> filling = {0};
-    long long index = blockIdx.x;
+    position index = blockIdx.x, stages = ((position)args.tiles - index + gridDim.x - 1) / gridDim.x * CHUNKS; /* to fill */
     int piece = 0;
     tile t = make_tile(index, size);
     source s = make_source(args, size, t, make_chunk(0));
-    items v[TEAM_JOBS];
+    items v[CJ_AHEAD][TEAM_JOBS];
+    lines l;
 #pragma unroll
-    for (int i = 0; i < TEAM_JOBS; ++i) {
-        load_job(v[i], args, size, s, i * TEAMS + team, lane);
-    }
-    while (index < args.tiles) {
-        const scaling scale = find_scaling(v, shared, thread, filling);
-        piece = piece + 1 == CHUNKS ? 0 : piece + 1;
-        if (piece == 0) {
-            index += gridDim.x;
-            t = make_tile(index, size);
-        }
-        s = make_source(args, size, t, make_chunk(piece)); /* without lines past the last tile */
-        cj_barrier_wait(&shared.empty[buffer.index()], buffer.parity() ^ 1); /* ^ 1: all are empty at first */
-        uint4 *const units = shared.buffers + buffer.index() * BUFFER;
+    for (int set = 0; set < CJ_AHEAD; ++set) {
 #pragma unroll
         for (int i = 0; i < TEAM_JOBS; ++i) {
-            store_job(units, v[i], scale.up, i * TEAMS + team, lane);
-            load_job(v[i], args, size, s, i * TEAMS + team, lane);
+            load_job(v[set][i], l, args, size, s, team, i, lane);
         }
-        if (thread == 0) {
-            shared.scale[buffer.index()] = make_float2(scale.down, scale.lossy);
+        next_stage(index, piece, t, s, args, size);
+    }
+    while (stages > 0) {
+#pragma unroll
+        for (int set = 0; set < CJ_AHEAD; ++set) {
+            if (set > 0 && stages == 0) {
+                break;
+            }
+            --stages;
+            const scaling scale = find_scaling(v[set], shared, thread, filling);
+            cj_barrier_wait(&shared.empty[buffer.index()], buffer.parity() ^ 1); /* ^ 1: all are empty at first */
+            uint4 *const units = shared.buffers + buffer.index() * BUFFER;
+#pragma unroll
+            for (int i = 0; i < TEAM_JOBS; ++i) {
+                store_job(units, v[set][i], scale.up, place_of(team, i), lane);
+                load_job(v[set][i], l, args, size, s, team, i, lane);
+            }
+            if (thread == 0) {
+                shared.scale[buffer.index()] = make_float2(scale.down, scale.lossy);
+            }
+            cj_async_fence();
+            __syncwarp();
+            if (thread % 32 == 0) {
+                cj_barrier_arrive(&shared.full[buffer.index()]);
+            }
+            buffer.next();
+            next_stage(index, piece, t, s, args, size);
         }
-        cj_async_fence();
-        __syncwarp();
-        if (thread % 32 == 0) {
-            cj_barrier_arrive(&shared.full[buffer.index()]);
-        }
-        buffer.next();
     }
 }
 
@@ -431,7 +477,7 @@ __device__ __forceinline__ void fill(const shared_memory &shared, const cj_forwa
 __device__ __forceinline__ void bring_weights(const shared_memory &shared, const cj_forward_args &args) {
     const sizes size = get_sizes(args);
     turn<CJ_SLOTS> slot = {0};
-    for (long long index = blockIdx.x; index < args.tiles; index += gridDim.x) {
+    for (position index = blockIdx.x; index < args.tiles; index += gridDim.x) {
         const tile t = make_tile(index, size);
         const uint4 *weights = (const uint4 *)args.packed + (t.group * K_TILES + t.k_tile) * CJ_CONSUMERS_K * BLOCK_WEIGHTS;
         for (int i = 0; i < CHUNKS * STAGE_SLOTS; ++i, weights += SLOT_WEIGHTS) {
@@ -457,30 +503,17 @@ __device__ __forceinline__ void multiply(float (&sum)[OWN], float factor) {
     }
 }
 
-/* Whose turn it is to multiply. A consumer that waits for its products keeps its warps from their arithmetic, and the tensor
- * cores from theirs if both consumers wait at once: so they issue in turn, where both are at work (`taken`). */
-struct order {
-    cj_barrier *own, *other;
-    turn<1> steps;
-    bool first, taken, warp_leader;
-};
-
 /* Which products of parts. */
 enum { LO_LO = 1, MIXED = 2, HI_HI = 4 };
 
-/* Products of CJ_SUM_PRODUCTS pairs of slices, the small ones first; without `add`, sum is overwritten. */
-template <int which>
-__device__ __forceinline__ void add_products(float (&sum)[OWN], unsigned a, unsigned b, const unsigned *steps, bool add,
-                                             order &turns) {
-    if (turns.taken) {
-        cj_barrier_wait(turns.own, turns.steps.parity() ^ turns.first);
-        turns.steps.next();
-    }
+/* Adds `count` products of slices, the small ones first, and waits for them; without `add`, sum is overwritten. */
+template <int which, int count>
+__device__ __forceinline__ void add_products(float (&sum)[OWN], unsigned a, unsigned b, const unsigned *steps, bool add) {
     cj_product_fence(sum);
 #pragma unroll
     for (int parts = LO_LO; parts <= HI_HI; parts *= 2) {
 #pragma unroll
-        for (int i = 0; i < CJ_SUM_PRODUCTS; ++i) {
+        for (int i = 0; i < count; ++i) {
             const unsigned w = a + i * PRODUCT_WEIGHTS, x = b + steps[i];
             const bool begun = add || i > 0 || (which & (parts - 1)) != 0;
             if ((which & parts) == LO_LO) {
@@ -494,36 +527,45 @@ __device__ __forceinline__ void add_products(float (&sum)[OWN], unsigned a, unsi
         }
     }
     cj_product_commit();
-    if (turns.taken && turns.warp_leader) {
-        cj_barrier_arrive(turns.other);
-    }
     cj_product_wait(sum);
 }
 
 /* What the sum begins with is multiplied by, beside the input's and the weights' scale. */
 constexpr float FIRST = LO * LO;
 
-/* One sum, of numbers multiplied by 1 / down and by their weights' scale, into the total. If COMPENSATED, `sum` holds what
- * is missing there, times FIRST / down. */
-__device__ __forceinline__ void add_sum(float (&total)[OWN], float (&sum)[OWN], unsigned a, unsigned b,
-                                        const unsigned *steps, float down, order &turns) {
-    if (CJ_PRODUCTS == 4) {
-        add_products<LO_LO>(sum, a, b, steps, CJ_COMPENSATED, turns);
-        multiply(sum, 1.0F / LO);
-        add_products<MIXED>(sum, a, b, steps, true, turns);
-        multiply(sum, 1.0F / LO);
-        add_products<HI_HI>(sum, a, b, steps, true, turns);
-    } else {
-        add_products<MIXED | HI_HI>(sum, a, b, steps, CJ_COMPENSATED, turns);
-    }
-    const float up = inverse(down) * FIRST;
+/* Adds a closed sum, of numbers multiplied by 1 / down and their weights' scale, to the total. If COMPENSATED, what is
+ * missing there stays in `sum`, times `up`. */
+__device__ __forceinline__ void close_sum(float (&total)[OWN], float (&sum)[OWN], float down, float up) {
+    const float restored = down * (1.0F + CJ_LOSS * 0x1p-23F);
 #pragma unroll
     for (int i = 0; i < OWN; ++i) {
         const float before = total[i];
-        total[i] = fmaf(sum[i], down, before);
+        total[i] = fmaf(sum[i], restored, before);
         if (CJ_COMPENSATED) {
-            sum[i] = fmaf(sum[i], down, before - total[i]) * up;
+            sum[i] = fmaf(sum[i], restored, before - total[i]) * up;
         }
+    }
+}
+
+/* The products of a slot, the small ones of all of them in its first sum. */
+__device__ __forceinline__ void add_slot(float (&total)[OWN], float (&sum)[OWN], unsigned a, unsigned b, const unsigned *steps,
+                                         float down) {
+    if (CJ_PRODUCTS == 1) {
+        add_products<HI_HI, CJ_SLOT_PRODUCTS>(total, a, b, steps, true);
+        return;
+    }
+    if (CJ_PRODUCTS == 4) {
+        add_products<LO_LO, CJ_SLOT_PRODUCTS>(sum, a, b, steps, CJ_COMPENSATED);
+        multiply(sum, 1.0F / LO);
+        add_products<MIXED, CJ_SLOT_PRODUCTS>(sum, a, b, steps, true);
+        multiply(sum, 1.0F / LO);
+    }
+#pragma unroll
+    for (int first = 0; first < CJ_SLOT_PRODUCTS; first += CJ_SUM_PRODUCTS) {
+        const bool begun = CJ_COMPENSATED || (CJ_PRODUCTS == 4 && first == 0);
+        add_products<CJ_PRODUCTS == 4 ? HI_HI : MIXED | HI_HI, CJ_SUM_PRODUCTS>(sum, a + first * PRODUCT_WEIGHTS, b,
+                                                                               steps + first, begun);
+        close_sum(total, sum, down, inverse(down) * (first + CJ_SUM_PRODUCTS < CJ_SLOT_PRODUCTS ? 1.0F : FIRST));
     }
 }
 
@@ -534,8 +576,7 @@ struct span {
 
 /* Adds up one tile; the total is left multiplied by the weights' scale. */
 __device__ __forceinline__ span add_up(float (&total)[OWN], const shared_memory &shared, turn<CJ_STAGES> &buffer,
-                                       turn<CJ_SLOTS> &slot, order &turns, int block, int run) {
-    constexpr int ALONE = CHUNKS * STAGE_SLOTS - CJ_LAG; /* the first consumer is, in its first LAG slots; the second in its last */
+                                       turn<CJ_SLOTS> &slot, int block, int run, bool warp_leader) {
     float sum[OWN];
     span seen = {0.0F, 0.0F};
     float down = 1.0F; /* of the stage before */
@@ -561,22 +602,13 @@ __device__ __forceinline__ span add_up(float (&total)[OWN], const shared_memory 
             cj_barrier_wait(&shared.slot_full[slot.index()], slot.parity());
             const unsigned a =
                 cj_descriptor(shared.ring + (slot.index() * CJ_CONSUMERS_K + block) * SLOT_WEIGHTS, M * 16);
-            const unsigned *const steps = product_steps.step + j * CJ_SLOT_PRODUCTS;
-            turns.taken = turns.first ? i * STAGE_SLOTS + j >= CJ_LAG : i * STAGE_SLOTS + j < ALONE;
-#pragma unroll
-            for (int first = 0; first < CJ_SLOT_PRODUCTS; first += CJ_SUM_PRODUCTS) {
-                if (PARTS == 1) {
-                    add_products<HI_HI>(total, a + first * PRODUCT_WEIGHTS, b, steps + first, true, turns);
-                } else {
-                    add_sum(total, sum, a + first * PRODUCT_WEIGHTS, b, steps + first, down, turns);
-                }
-            }
-            if (turns.warp_leader) {
+            add_slot(total, sum, a, b, product_steps.step + j * CJ_SLOT_PRODUCTS, down);
+            if (warp_leader) {
                 cj_barrier_arrive(&shared.slot_empty[slot.index()]);
             }
             slot.next();
         }
-        if (turns.warp_leader) {
+        if (warp_leader) {
             cj_barrier_arrive(&shared.empty[buffer.index()]);
         }
         buffer.next();
@@ -613,7 +645,7 @@ __device__ __forceinline__ const float4 *channels_of(const cj_forward_args &args
 }
 
 /* See "the surprising rule": one warp's outputs out[16][OUT_COLUMNS], of which lane `lane` looks at one column. */
-__device__ __noinline__ void replace_strange(float *out, const cj_forward_args &args, long long index, int first_k,
+__device__ __noinline__ void replace_strange(float *out, const cj_forward_args &args, position index, int first_k,
                                              int column, int run) {
     const sizes size = get_sizes(args);
     const tile t = make_tile(index, size);
@@ -639,7 +671,7 @@ __device__ __forceinline__ float threshold_of(const span &seen, const float4 &ch
 
 /* One consumer's outputs to memory: each warp its 16 channels, OUT_COLUMNS columns at a time through shared memory. */
 __device__ __forceinline__ void store(const float (&total)[OWN], const span &seen, const shared_memory &shared,
-                                      const cj_forward_args &args, long long index, int thread) {
+                                      const cj_forward_args &args, position index, int thread) {
     const sizes size = get_sizes(args);
     const tile t = make_tile(index, size);
     const int group = thread / WARPGROUP, run = group % RUNS, block = group / RUNS;
@@ -682,8 +714,8 @@ __device__ __forceinline__ void store(const float (&total)[OWN], const span &see
             replace_strange(out, args, index, first_k, i, run);
             __syncwarp();
         }
-        const long long o_y = t.y + run_y(run) + i / PITCH, o_x = t.x + run_x(run) + i % PITCH;
-        const long long o = (t.z * size.out_y + o_y) * size.out_x + o_x;
+        const position o_y = t.y + run_y(run) + i / PITCH, o_x = t.x + run_x(run) + i % PITCH;
+        const out_offset o = ((out_offset)t.z * (out_offset)size.out_y + o_y) * (out_offset)size.out_x + o_x;
         if (i / PITCH < CJ_RUN_ROWS && i % PITCH < RUN_X && o_y < size.out_y && o_x < size.out_x) {
             float v[16];
 #pragma unroll
@@ -706,10 +738,9 @@ __device__ __forceinline__ void consume(const shared_memory &shared, const cj_fo
     turn<CJ_STAGES> buffer = {0};
     turn<CJ_SLOTS> slot = {0};
     const int group = cj_uniform((int)threadIdx.x / WARPGROUP);
-    order turns = {shared.order + group, shared.order + 1 - group, {0}, group == 0, false, threadIdx.x % 32 == 0};
-    for (long long index = blockIdx.x; index < args.tiles; index += gridDim.x) {
+    for (position index = blockIdx.x; index < args.tiles; index += gridDim.x) {
         float total[OWN];
-        const span seen = add_up(total, shared, buffer, slot, turns, group / RUNS, group % RUNS);
+        const span seen = add_up(total, shared, buffer, slot, group / RUNS, group % RUNS, threadIdx.x % 32 == 0);
         /* Nothing of this is worth registers while products run. */
         store(total, seen, shared, args, cj_opaque(index), cj_opaque((int)threadIdx.x));
     }
@@ -728,9 +759,6 @@ CJ_KERNEL(convjit_forward, cj_forward_args, args) {
             cj_barrier_init(&shared.slot_empty[i], CONSUMERS * 4);
         }
         cj_barrier_init(shared.filling, FILL_WARPS);
-        for (int i = 0; i < CONSUMERS; ++i) {
-            cj_barrier_init(&shared.order[i], 4);
-        }
         cj_barrier_init_fence();
     }
     __syncthreads();

@@ -37,6 +37,7 @@ typedef struct cj_tensor_config {
     int32_t slots;         /* of the weights' ring */
     int32_t slot_products; /* whose weights a slot holds */
     int32_t sum_products;  /* ... that form one sum */
+    int32_t ahead;         /* stages that lie in the filling threads' registers */
     int32_t lanes;         /* threads that fill a piece of a row, */
     int32_t job_items;     /* ... and units of such a piece for each of them */
 } cj_tensor_config;

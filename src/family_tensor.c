@@ -16,12 +16,17 @@ enum {
     OUT_BYTES = 4 * 8 * 16 * 40, /* pieces of outputs on their way to memory */
     PART_BYTES = 2048,           /* one part of the weights of a product of slices, 64 x 16 */
     DEPTH = 8,                   /* of a slice */
-    MOST_HELD = 80,              /* numbers of a stage that a filling thread holds in registers */
+    MOST_HELD = 9,               /* units of a stage that a filling thread holds in registers, */
+    MOST_FOLDED_HELD = 7,        /* ... if taps are folded, which takes registers too */
     MOST_FOLD_CHANNELS = 16,     /* with more, channels alone fill slices */
     MOST_FOLD = 64,              /* taps */
-    MOST_SUM = 6,                /* products of a sum: see "Numbers" in the kernel */
-    MOST_SLOT = 10,              /* ... and of a slot where nothing is summed apart (math tf32) */
-    MOST_PLAIN_SUMS = 12,        /* of a tile, that plain float32 adds up well enough */
+    MOST_SUM = 3,                /* products of a sum: see "Numbers" in the kernel */
+    SLOT_SUMS = 2,               /* ... and sums of a slot */
+    MOST_BLOCK_SUM = 6,          /* products of a sum, and a slot, in math fp32_block */
+    MOST_SLOT = 10,              /* ... of a slot where nothing is summed apart (math tf32) */
+    MOST_PLAIN_SUMS = 6,         /* of a tile, that plain float32 adds up well enough */
+    MOST_BLOCK_PLAIN_SUMS = 16,  /* ... in math fp32_block */
+    MOST_COMPENSATED = 104,      /* columns for which there are registers if the total is compensated */
 };
 
 /* ---- tiles ---- */
@@ -86,13 +91,32 @@ static tile tile_of(const cj_problem *p, const cj_tensor_config *c) {
     t.products = cj_round_up((slices_of(p, c) + 1) / 2, c->slot_products);
     t.shared_bytes = 16 * (c->stages * parts_of(c) * t.units + c->columns) +
                      (int64_t)c->slots * c->consumers_k * c->slot_products * parts_of(c) * PART_BYTES + OUT_BYTES +
-                     8 * c->stages + 48 + 8 * (2 * c->stages + 2 * c->slots + 1 + CONSUMERS);
+                     8 * c->stages + 48 + 8 * (2 * c->stages + 2 * c->slots + 1);
     return t;
 }
 
-/* Cycles for a batch: tiles / 132 multiprocessors, plus one tile alone. A product of 64 x N x 16 takes N / 2 cycles;
- * the filling warps spend about 110 instructions on a unit of eight channels; the L2 gives a multiprocessor about 24
- * bytes a cycle, and memory takes 18. */
+static bool compensated(const cj_tensor_config *c, const tile *t) {
+    const int64_t sums = t->chunks * t->products / c->sum_products;
+    return c->products > 1 && sums > (c->products == 3 ? MOST_BLOCK_PLAIN_SUMS : MOST_PLAIN_SUMS);
+}
+
+/* Instructions of a filling warp for a stage. */
+static double fill_cost(const cj_tensor_config *c, const tile *t) {
+    return (double)t->held * 130.0 + (double)cj_divide_up(t->jobs, FILLERS / c->lanes) * (c->fold ? 100.0 : 60.0);
+}
+
+/* Cycles of both consumers for a slot of weights. A product of 64 x N x 16 takes N / 2; a consumer that waits for
+ * products and then works on its sums leaves the tensor cores to the other one, if that has enough to do. */
+static double slot_cost(const cj_tensor_config *c, bool compensated) {
+    const double own = (double)c->slot_products * c->products * (c->columns / 2.0), sums = c->columns / 2.0;
+    const double closes = (double)(c->products > 1 ? c->slot_products / c->sum_products : 0);
+    const double gaps =
+        150.0 + (c->products == 4 ? 2.0 * (150.0 + sums) : 0.0) + closes * (150.0 + sums * (compensated ? 8.0 : 2.0));
+    return 2.0 * own > own + gaps ? 2.0 * own : own + gaps;
+}
+
+/* Cycles for a batch: tiles / 132 multiprocessors, plus one tile alone. The L2 gives a multiprocessor about 24 bytes a
+ * cycle, and memory takes 16. */
 static double cost_of(const cj_problem *p, const cj_tensor_config *c, const tile *t, int64_t batch) {
     const int64_t out[CJ_DIMS] = {p->dynamic ? 1 : cj_most(1, p->out_size[CJ_Z]),
                                   p->dynamic ? 128 : cj_most(1, p->out_size[CJ_Y]),
@@ -100,15 +124,13 @@ static double cost_of(const cj_problem *p, const cj_tensor_config *c, const tile
     const double tiles = (double)batch * (double)p->desc.groups * (double)cj_divide_up(p->group_out, t->k) *
                          (double)out[CJ_Z] * (double)cj_divide_up(out[CJ_Y], t->y) *
                          (double)cj_divide_up(out[CJ_X], t->x);
-    const double products = (double)t->products * c->products * CONSUMERS * (c->columns / 2.0);
-    const double fill = (double)t->held * 130.0 + (double)cj_divide_up(t->jobs, FILLERS / c->lanes) * 60.0 + 1000.0;
+    const double products = (double)(t->products / c->slot_products) * slot_cost(c, compensated(c, t));
+    const double fill = fill_cost(c, t) + (c->ahead == 2 ? 300.0 : 1500.0);
     const double moved =
         (double)(t->units * DEPTH * 4 + t->products * parts_of(c) * PART_BYTES * c->consumers_k) / 24.0;
     const double stage = products > fill ? products : fill;
-    const double store = (double)(c->columns * CONSUMERS) * 64.0 * 4.0 / 18.0;
-    const double tile_cycles =
-        (double)t->chunks * ((stage > moved ? stage : moved) + 100.0) + (c->slots > 2 ? 1000.0 : 3000.0);
-    const double cycles = tile_cycles > store ? tile_cycles : store;
+    const double store = (double)(c->columns * CONSUMERS) * 64.0 * 4.0 / 16.0 + 1500.0;
+    const double cycles = (double)t->chunks * ((stage > moved ? stage : moved) + 100.0) + store;
     return tiles / 132.0 * cycles + cycles;
 }
 
@@ -124,35 +146,45 @@ typedef struct candidate {
 
 typedef void (*visitor)(const candidate *c, void *state);
 
-/* The largest of the counts up to `most` that leave the fewest products of a stage to be filled up. */
+/* Of the counts up to the most allowed the one that leaves the fewest products of a stage to be filled up; of equals
+ * the largest. A single sum would have its whole loss in the result, so there are at least two. */
 static void choose_sum(const cj_problem *p, cj_tensor_config *c) {
-    const int64_t products = (slices_of(p, c) + 1) / 2;
-    const int32_t most = (int32_t)cj_least(c->products == 1 ? MOST_SLOT : MOST_SUM, products);
-    c->sum_products = most;
-    for (int32_t count = most - 1; count > most / 2; --count) {
+    c->slot_products = c->lanes = c->job_items = 1;
+    const int64_t chunks = tile_of(p, c).chunks, products = (slices_of(p, c) + 1) / 2;
+    int64_t most = c->products == 1 ? MOST_SLOT : c->products == 3 ? MOST_BLOCK_SUM : MOST_SUM;
+    if (c->products > 1 && chunks == 1) {
+        most = cj_least(most, cj_divide_up(products, 2));
+    }
+    most = cj_least(most, products);
+    c->sum_products = (int32_t)most;
+    for (int32_t count = (int32_t)most - 1; count > most / 2; --count) {
         if (cj_round_up(products, count) < cj_round_up(products, c->sum_products)) {
             c->sum_products = count;
         }
     }
-    c->slot_products = c->sum_products;
+    const int32_t both = SLOT_SUMS * c->sum_products;
+    const bool fits = cj_round_up(products, both) == cj_round_up(products, c->sum_products);
+    c->slot_products = c->products == 4 && fits ? both : c->sum_products;
 }
 
-/* The way to fill a stage that takes the fewest units a thread; of equals, the most lanes, then the longest pieces. */
+/* The cheapest way to fill a stage; of equals, the most lanes, then the longest pieces. */
 static void choose_jobs(const cj_problem *p, cj_tensor_config *c) {
     cj_tensor_config best = *c;
-    int64_t least = 0;
+    double least = -1.0;
     for (c->lanes = 32; c->lanes >= 8; c->lanes /= 2) {
         for (c->job_items = 6; c->job_items >= 1; --c->job_items) {
             const tile t = tile_of(p, c);
-            if (least == 0 || t.held < least) {
-                least = t.held;
-                best = *c;
+            const double cost = fill_cost(c, &t);
+            if (least < 0.0 || cost < least) {
+                least = cost;
                 best.lanes = c->lanes;
                 best.job_items = c->job_items;
             }
         }
     }
     *c = best;
+    const tile t = tile_of(p, c);
+    c->ahead = 2 * t.held <= (c->fold ? MOST_FOLDED_HELD : MOST_HELD) ? 2 : 1;
 }
 
 /* Completes the configuration and shows it. */
@@ -161,10 +193,12 @@ static bool consider(const cj_problem *p, cj_tensor_config c, visitor visit, voi
     choose_jobs(p, &c);
     const tile t = tile_of(p, &c);
     candidate result = {.config = c};
-    if (t.held * DEPTH > MOST_HELD) {
-        result.dropped = "more than 80 numbers of a stage for a filling thread";
+    if (t.held > (c.fold ? MOST_FOLDED_HELD : MOST_HELD)) {
+        result.dropped = "more than 9 units of a stage for a filling thread, or 7 of folded ones";
     } else if (t.shared_bytes > MOST_SHARED) {
         result.dropped = "more than 232448 bytes of shared memory";
+    } else if (compensated(&c, &t) && c.columns > MOST_COMPENSATED) {
+        result.dropped = "more than 104 columns of compensated sums";
     } else {
         result.cost = cost_of(p, &c, &t, CJ_PLAN_BATCH);
     }
@@ -318,17 +352,15 @@ static void stamp_sum(int columns, cj_text *out) {
     cj_text_printf(out, "\n");
 }
 
-/* Slots that the second consumer is behind: with more, the first could wait for a buffer or slot that the second one
- * holds while it waits for its turn. */
-static int64_t lag_of(const cj_tensor_config *c, const tile *t) {
-    const int64_t stage_slots = t->products / c->slot_products;
-    return cj_least(c->slots / 2, (c->stages - 1) * stage_slots);
+/* Measured on a model of the tensor core: kernels.md, "accuracy of tensor". What suits data of one sign enlarges the
+ * results of others, so math fp32 takes half of it. */
+static int32_t loss_of(const cj_tensor_config *c) {
+    return c->products == 4 ? (c->sum_products >= 3) : c->sum_products / 2;
 }
 
 static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
     const cj_tensor_config *c = &plan->tensor;
     const tile t = tile_of(p, c);
-    const int64_t sums = t.chunks * t.products / c->sum_products;
     cj_stamp_int(out, "CJ_MIN_BLOCKS", 1, "blocks a multiprocessor must hold");
     cj_stamp_int(out, "CJ_PRODUCTS", c->products, "of halves for one of numbers");
     cj_stamp_int(out, "CJ_GUARD", p->desc.math != CONVJIT_FP32_BLOCK, "small results of wide data are computed anew");
@@ -344,8 +376,9 @@ static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
     cj_stamp_int(out, "CJ_SLOTS", c->slots, "slots of weights");
     cj_stamp_int(out, "CJ_SLOT_PRODUCTS", c->slot_products, "products whose weights a slot holds");
     cj_stamp_int(out, "CJ_SUM_PRODUCTS", c->sum_products, "products of one sum");
-    cj_stamp_int(out, "CJ_COMPENSATED", c->products > 1 && sums > MOST_PLAIN_SUMS, "the total is compensated");
-    cj_stamp_int(out, "CJ_LAG", lag_of(c, &t), "slots that the second consumer is behind");
+    cj_stamp_int(out, "CJ_LOSS", loss_of(c), "what a sum loses of itself on average, in 2^-23rds");
+    cj_stamp_int(out, "CJ_COMPENSATED", compensated(c, &t), "the total is compensated");
+    cj_stamp_int(out, "CJ_AHEAD", c->ahead, "stages that lie in the filling threads' registers");
     cj_stamp_int(out, "CJ_LANES", c->lanes, "threads that fill a piece of a row");
     cj_stamp_int(out, "CJ_JOB_ITEMS", c->job_items, "units of such a piece for each of them");
     cj_stamp_int(out, "CJ_SHARED_BYTES", plan->shared_bytes, "dynamic shared memory");
