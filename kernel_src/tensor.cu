@@ -8,7 +8,7 @@
  * A line is an input channel or, with few channels (FOLD), an input channel and a kernel tap along z and y, or along x too:
  * what those taps read is then copied into lines of its own, and the taps along x that are left stay shifts.
  *
- * Roles. 384 threads: two consumer warpgroups, each with COLUMNS pixels or 64 channels of its own; three filling warps that
+ * Roles. 512 threads: two consumer warpgroups, each with COLUMNS pixels or 64 channels of its own; seven filling warps that
  * bring the input under the tile, halo included and padding as zeros, to STAGES buffers in turn; and one thread that brings
  * the weights to a ring of SLOTS slots. Barriers hand buffers and slots over and back.
  *
@@ -48,6 +48,7 @@
  * CJ_COLUMNS                N of a product: pixels of a run                                              128
  * CJ_CONSUMERS_K            consumers that differ in output channels: 1 or 2 (else in pixels)            1
  * CJ_RUN_X                  output columns of a run                                                      128
+ * CJ_OVERLAP                ... that the next run computes as well: see store                            0
  * CJ_RUNS_X                 runs beside each other along x: 1, or 2 with RUN_ROWS 1; else along y        1
  * CJ_RUN_ROWS               output rows of a run                                                         1
  * CJ_CHUNK_C                lines of a stage, a multiple of 8                                            16
@@ -61,14 +62,16 @@
  * CJ_AHEAD                  stages that lie in the filling threads' registers: 1 or 2                    1
  * CJ_LANES                  threads that fill a piece of a row: 8, 16 or 32                              32
  * CJ_JOB_ITEMS              units of such a piece for each of them                                       3
+ * CJ_CONSUMER_REGISTERS     of a thread; with the next, 256                                              168
+ * CJ_FILLER_REGISTERS       ... of the other warps                                                       88
  * CJ_SHARED_BYTES           dynamic shared memory                                                        150000
  * and those of hopper.cuh and epilogue.cuh */
 
-constexpr int CONSUMERS = 2, WARPGROUP = 128, M = 64, FILLERS = 96, FILL_WARPS = 3;
+constexpr int CONSUMERS = 2, WARPGROUP = 128, M = 64, FILLERS = 224, FILL_WARPS = FILLERS / 32;
 constexpr int PARTS = CJ_PRODUCTS == 1 ? 1 : 2;
 constexpr float LO = CJ_PRODUCTS == 4 ? 2048.0F : 1.0F; /* what lo parts are multiplied by */
 constexpr int RUNS = CONSUMERS / CJ_CONSUMERS_K;
-constexpr int TILE_K = M * CJ_CONSUMERS_K, RUN_X = CJ_RUN_X, TILE_X = RUN_X * CJ_RUNS_X;
+constexpr int TILE_K = M * CJ_CONSUMERS_K, RUN_X = CJ_RUN_X, RUN_STEP = RUN_X - CJ_OVERLAP, TILE_X = RUN_STEP * CJ_RUNS_X;
 constexpr int TILE_Y = RUNS / CJ_RUNS_X * CJ_RUN_ROWS;
 constexpr int K_TILES = (CJ_GROUP_OUT + TILE_K - 1) / TILE_K;
 constexpr int DEPTH = 8; /* lines of a slice: halves of a unit */
@@ -87,7 +90,7 @@ constexpr int PARITIES_Y = CJ_CHUNK_Y > 1 ? CJ_STRIDE_Y : 1, PARITIES_X = TAPS_X
 constexpr int TAP_Y = CJ_CHUNK_Y > 1 ? CJ_DILATION_Y : 0, TAP_X = TAPS_X > 1 ? CJ_DILATION_X : 0;
 constexpr int REACH = (TAPS_X - 1) * TAP_X;
 constexpr int ROWS = TILE_Y + (CJ_CHUNK_Y - 1) * TAP_Y / CJ_STRIDE_Y;
-constexpr int PITCH = TILE_X + REACH / CJ_STRIDE_X;
+constexpr int PITCH = TILE_X + CJ_OVERLAP + REACH / CJ_STRIDE_X;
 constexpr int PLANE = PARITIES_Y * PARITIES_X * ROWS * PITCH; /* units */
 constexpr int PART = PLANES * PLANE, BUFFER = PARTS * PART;
 
@@ -117,17 +120,17 @@ constexpr int TEAM_JOBS = (JOBS + TEAMS - 1) / TEAMS;
 typedef float items[CJ_JOB_ITEMS][DEPTH];
 
 /* Shared memory. */
-constexpr int OUT_COLUMNS = 32, OUT_PITCH = OUT_COLUMNS + 8; /* floats; 8: rows start in other banks */
+constexpr int OUT_ROWS = 8, OUT_PITCH = (CJ_COLUMNS + 31) / 32 * 32 + 8; /* floats; 8: rows start in other banks */
 constexpr int RING_OFFSET = 16 * (CJ_STAGES * BUFFER + CJ_COLUMNS); /* COLUMNS: what the last run may reach past a buffer */
 constexpr int OUT_OFFSET = RING_OFFSET + 16 * CJ_SLOTS * CJ_CONSUMERS_K * SLOT_WEIGHTS;
-constexpr int SCALE_OFFSET = OUT_OFFSET + 4 * CONSUMERS * 4 * 16 * OUT_PITCH;
+constexpr int SCALE_OFFSET = OUT_OFFSET + 4 * CONSUMERS * 4 * OUT_ROWS * OUT_PITCH;
 constexpr int SPAN_OFFSET = SCALE_OFFSET + 8 * CJ_STAGES, BARRIER_OFFSET = SPAN_OFFSET + 8 * 2 * FILL_WARPS;
 static_assert(BARRIER_OFFSET + 8 * (2 * CJ_STAGES + 2 * CJ_SLOTS + 1) <= CJ_SHARED_BYTES, "plan and kernel disagree");
 static_assert((CJ_RUN_ROWS - 1) * PITCH + RUN_X <= CJ_COLUMNS, "plan and kernel disagree");
 
 struct shared_memory {
     uint4 *buffers, *ring;
-    float *out;       /* [CONSUMERS * 4][16][OUT_PITCH]: outputs of each warp on their way to memory */
+    float *out;       /* [CONSUMERS * 4][OUT_ROWS][OUT_PITCH]: outputs of each warp on their way to memory */
     float2 *scale;    /* [STAGES]: 1 / s of the buffer's input; the same if it spans more than 2^27, else 0 */
     uint2 *span;      /* [2][FILL_WARPS]: largest |x| and smallest but 0 of each warp's items */
     cj_barrier *full, *empty, *slot_full, *slot_empty, *filling;
@@ -174,7 +177,7 @@ __device__ __forceinline__ int run_y(int run) {
     return CJ_RUNS_X > 1 ? 0 : run * CJ_RUN_ROWS;
 }
 __device__ __forceinline__ int run_x(int run) {
-    return CJ_RUNS_X > 1 ? run * RUN_X : 0;
+    return CJ_RUNS_X > 1 ? run * RUN_STEP : 0;
 }
 
 /* Neighbouring tiles share input: channels change fastest. */
@@ -391,8 +394,12 @@ __device__ __forceinline__ scaling find_scaling(const items (&v)[TEAM_JOBS], con
     }
     cj_barrier_wait(shared.filling, filling.parity());
     filling.next();
-    const uint2 a = span[0], b = span[1], c = span[2];
-    return make_scaling(max(max(a.x, b.x), c.x), min(min(a.y, b.y), c.y));
+    uint2 all = span[0];
+#pragma unroll
+    for (int i = 1; i < FILL_WARPS; ++i) {
+        all = make_uint2(max(all.x, span[i].x), min(all.y, span[i].y));
+    }
+    return make_scaling(all.x, all.y);
 }
 
 /* hi (x) and lo (y) of two numbers. */
@@ -644,21 +651,20 @@ __device__ __forceinline__ const float4 *channels_of(const cj_forward_args &args
     return (const float4 *)args.packed + PACKED_WEIGHTS;
 }
 
-/* See "the surprising rule": one warp's outputs out[16][OUT_COLUMNS], of which lane `lane` looks at one column. */
-__device__ __noinline__ void replace_strange(float *out, const cj_forward_args &args, position index, int first_k,
-                                             int column, int run) {
+/* See "the surprising rule": one warp's outputs out[OUT_ROWS][OUT_PITCH], of channels from first_k on. */
+__device__ __noinline__ void replace_strange(float *out, const cj_forward_args &args, position index, int first_k, int run) {
     const sizes size = get_sizes(args);
     const tile t = make_tile(index, size);
-    const long long o_y = t.y + run_y(run) + column / PITCH, o_x = t.x + run_x(run) + column % PITCH;
     const float4 *channel = channels_of(args) + t.group * K_BLOCKS * M + first_k;
     const float *w = (const float *)(channels_of(args) + CHANNELS) + (t.group * CJ_GROUP_OUT + first_k) * CJ_GROUP_IN * TAPS;
-    if (column / PITCH >= CJ_RUN_ROWS || column % PITCH >= RUN_X || o_y >= size.out_y || o_x >= size.out_x) {
-        return;
-    }
-    for (int i = 0; i < 16 && first_k + i < CJ_GROUP_OUT; ++i, w += CJ_GROUP_IN * TAPS) {
-        float &value = out[i * OUT_PITCH + column % OUT_COLUMNS];
-        if (!(value - value == 0.0F)) {
-            value = cj_linear(exact_output(args, size, t, w, o_y, o_x), channel[i].x);
+    for (int column = (int)threadIdx.x % 32; column < CJ_COLUMNS; column += 32) {
+        const long long o_y = t.y + run_y(run) + column / PITCH, o_x = t.x + run_x(run) + column % PITCH;
+        const bool exists = column / PITCH < CJ_RUN_ROWS && column % PITCH < RUN_X && o_y < size.out_y && o_x < size.out_x;
+        for (int i = 0; i < OUT_ROWS && exists && first_k + i < CJ_GROUP_OUT; ++i) {
+            float &value = out[i * OUT_PITCH + column];
+            if (!(value - value == 0.0F)) {
+                value = cj_linear(exact_output(args, size, t, w + (long long)i * CJ_GROUP_IN * TAPS, o_y, o_x), channel[i].x);
+            }
         }
     }
 }
@@ -669,68 +675,97 @@ __device__ __forceinline__ float threshold_of(const span &seen, const float4 &ch
     return fmaxf(lossy, seen.down * channel.w);
 }
 
-/* One consumer's outputs to memory: each warp its 16 channels, OUT_COLUMNS columns at a time through shared memory. */
+/* Where one warp's outputs go: y and z of the first output of its run and channel. */
+struct destination {
+    float *y;
+    const float *z;
+};
+
+__device__ __forceinline__ void store_one(const destination &to, out_offset i, float linear) {
+    to.y[i] = cj_finish(linear, CJ_HAS_Z ? to.z[i] : 0.0F);
+}
+
+/* A run whose outputs of a channel follow each other in memory: one row, or whole rows. Memory takes sectors of 32 bytes
+ * that are written in part at less than half its speed, so lanes begin at a line of 128 bytes, and where a row is cut
+ * into runs, the cut lies at a sector: up to OVERLAP columns past RUN_STEP, and as many later where the next run begins. */
+constexpr bool IN_A_ROW = CJ_RUN_ROWS == 1 || (!CJ_DYNAMIC && RUN_X == CJ_OUT_X && CJ_OVERLAP == 0);
+
+__device__ __forceinline__ int to_sector(const float *address) {
+    return (int)(-(unsigned long long)address / sizeof(float) % 8);
+}
+
+__device__ __forceinline__ void store_row(const float *out, const destination &to, int count, bool first, bool last, int lane) {
+    const int begin = CJ_OVERLAP == 0 || first ? 0 : to_sector(to.y);
+    const int end = CJ_OVERLAP == 0 || last ? count : min(count, RUN_STEP + to_sector(to.y + RUN_STEP));
+    const int shift = (int)((unsigned long long)to.y / sizeof(float) % 32);
+#pragma unroll
+    for (int piece = 0; piece < (CJ_RUN_ROWS * RUN_X + 31 + 31) / 32; ++piece) {
+        const int i = piece * 32 + lane - shift;
+        if (i >= begin && i < end) {
+            store_one(to, i, out[CJ_RUN_ROWS == 1 ? i : i / RUN_X * PITCH + i % RUN_X]);
+        }
+    }
+}
+
+/* One consumer's outputs to memory: each warp its 16 channels, OUT_ROWS at a time through shared memory. */
 __device__ __forceinline__ void store(const float (&total)[OWN], const span &seen, const shared_memory &shared,
                                       const cj_forward_args &args, position index, int thread) {
     const sizes size = get_sizes(args);
     const tile t = make_tile(index, size);
     const int group = thread / WARPGROUP, run = group % RUNS, block = group / RUNS;
     const int lane = thread % 32, warp = thread % WARPGROUP / 32, row = lane / 4;
-    float *const out = shared.out + thread / 32 * 16 * OUT_PITCH;
-    const int first_k = ((int)t.k_tile * CJ_CONSUMERS_K + block) * M + warp * 16;
-    const int channels = CJ_GROUP_OUT - first_k < 16 ? CJ_GROUP_OUT - first_k : 16;
-    const float4 *const channel = channels_of(args) + t.group * K_BLOCKS * M + first_k + row;
-    const float4 of_row[2] = {channel[0], channel[8]};
-    const float factor[2] = {CJ_ALPHA * of_row[0].y, CJ_ALPHA * of_row[1].y}, bias[2] = {of_row[0].x, of_row[1].x};
-    const float threshold[2] = {threshold_of(seen, of_row[0]), threshold_of(seen, of_row[1])};
-    const bool guarded = __any_sync(0xffffffff, threshold[0] > 0.0F || threshold[1] > 0.0F);
-    const long long first = t.group * CJ_GROUP_OUT + first_k;
-    float *y = (float *)args.y + t.n * args.y_batch_stride + first * args.y_channel_stride;
-    const float *z = (const float *)args.z + t.n * args.z_batch_stride + first * args.z_channel_stride;
+    float *const out = shared.out + thread / 32 * OUT_ROWS * OUT_PITCH;
+    const position o_y = t.y + run_y(run), o_x = t.x + run_x(run);
+    const int rows = (int)(size.out_y - o_y < CJ_RUN_ROWS ? size.out_y - o_y : CJ_RUN_ROWS);
+    const int columns = (int)(size.out_x - o_x < RUN_X ? size.out_x - o_x : RUN_X);
+    const long long first = t.group * CJ_GROUP_OUT, o = ((out_offset)t.z * (out_offset)size.out_y + o_y) * (out_offset)size.out_x + o_x;
 #pragma unroll
-    for (int piece = 0; piece < (CJ_COLUMNS + OUT_COLUMNS - 1) / OUT_COLUMNS; ++piece) {
+    for (int half = 0; half < 2; ++half) {
+        const int first_k = ((int)t.k_tile * CJ_CONSUMERS_K + block) * M + warp * 16 + half * OUT_ROWS;
+        const float4 channel = channels_of(args)[t.group * K_BLOCKS * M + first_k + row]; /* bias, 1 / s, guard, hard */
+        const float factor = CJ_ALPHA * channel.y, threshold = threshold_of(seen, channel);
+        const bool guarded = __any_sync(0xffffffff, threshold > 0.0F);
         float strange = 0.0F; /* NaN once any value was not finite */
-        __syncwarp();
 #pragma unroll
-        for (int j = 0; j < OUT_COLUMNS / 8 && piece * OUT_COLUMNS + j * 8 < CJ_COLUMNS; ++j) {
+        for (int j = 0; j < CJ_COLUMNS / 8; ++j) {
+            float v[2];
 #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                float v[2];
-#pragma unroll
-                for (int column = 0; column < 2; ++column) {
-                    const float sum = total[(piece * (OUT_COLUMNS / 8) + j) * 4 + half * 2 + column];
-                    v[column] = fmaf(sum, factor[half], bias[half]); /* channel: bias, 1 / s, guard, hard */
-                    if (guarded && fabsf(sum) < threshold[half]) {
-                        v[column] = __uint_as_float(0x7fffffff);
-                    }
-                    strange = fmaf(v[column], 0.0F, strange);
+            for (int column = 0; column < 2; ++column) {
+                const float sum = total[j * 4 + half * 2 + column];
+                v[column] = fmaf(sum, factor, channel.x);
+                if (guarded && fabsf(sum) < threshold) {
+                    v[column] = __uint_as_float(0x7fffffff);
                 }
-                *(float2 *)&out[(row + half * 8) * OUT_PITCH + j * 8 + lane % 4 * 2] = make_float2(v[0], v[1]);
+                strange = fmaf(v[column], 0.0F, strange);
             }
+            *(float2 *)&out[row * OUT_PITCH + j * 8 + lane % 4 * 2] = make_float2(v[0], v[1]);
         }
         __syncwarp();
-        const int i = piece * OUT_COLUMNS + lane;
         if (__any_sync(0xffffffff, strange != strange)) {
-            replace_strange(out, args, index, first_k, i, run);
+            replace_strange(out, args, index, first_k, run);
             __syncwarp();
         }
-        const position o_y = t.y + run_y(run) + i / PITCH, o_x = t.x + run_x(run) + i % PITCH;
-        const out_offset o = ((out_offset)t.z * (out_offset)size.out_y + o_y) * (out_offset)size.out_x + o_x;
-        if (i / PITCH < CJ_RUN_ROWS && i % PITCH < RUN_X && o_y < size.out_y && o_x < size.out_x) {
-            float v[16];
-#pragma unroll
-            for (int k = 0; k < 16; ++k) {
-                const float residual = CJ_HAS_Z && k < channels ? z[k * args.z_channel_stride + o] : 0.0F;
-                v[k] = cj_finish(out[k * OUT_PITCH + lane], residual);
+        destination to = {(float *)args.y + t.n * args.y_batch_stride + (first + first_k) * args.y_channel_stride + o,
+                          (const float *)args.z + t.n * args.z_batch_stride + (first + first_k) * args.z_channel_stride + o};
+#pragma unroll 2
+        for (int k = 0; k < OUT_ROWS; ++k, to.y += args.y_channel_stride, to.z += args.z_channel_stride) {
+            if (first_k + (CJ_GROUP_OUT % OUT_ROWS == 0 ? 0 : k) >= CJ_GROUP_OUT || rows <= 0 || columns <= 0) {
+                break;
             }
-            float *to = y + o;
+            if (IN_A_ROW) {
+                store_row(out + k * OUT_PITCH, to, CJ_RUN_ROWS == 1 ? columns : rows * RUN_X, o_x == 0,
+                          o_x + RUN_STEP >= size.out_x, lane);
+            } else {
 #pragma unroll
-            for (int k = 0; k < 16; ++k, to += args.y_channel_stride) {
-                if (CJ_GROUP_OUT % 16 == 0 ? channels > 0 : k < channels) {
-                    *to = v[k];
+                for (int piece = 0; piece < (CJ_COLUMNS + 31) / 32; ++piece) {
+                    const int i = piece * 32 + lane, y = i / PITCH, x = i % PITCH;
+                    if (y < rows && x < columns) {
+                        store_one(to, y * (out_offset)size.out_x + x, out[k * OUT_PITCH + i]);
+                    }
                 }
             }
         }
+        __syncwarp();
     }
 }
 
@@ -764,11 +799,15 @@ CJ_KERNEL(convjit_forward, cj_forward_args, args) {
     __syncthreads();
     const int filler = (int)threadIdx.x - CONSUMERS * WARPGROUP;
     if (filler < 0) {
+        cj_more_registers<CJ_CONSUMER_REGISTERS>();
         consume(shared, args);
-    } else if (filler < FILLERS) {
-        fill(shared, args, filler);
-    } else if (filler == FILLERS) {
-        bring_weights(shared, args);
+    } else {
+        cj_fewer_registers<CJ_FILLER_REGISTERS>();
+        if (filler < FILLERS) {
+            fill(shared, args, filler);
+        } else if (filler == FILLERS) {
+            bring_weights(shared, args);
+        }
     }
 }
 

@@ -10,23 +10,21 @@
 /* Sizes of the kernel. */
 enum {
     CONSUMERS = 2,
-    THREADS = 384,
-    FILLERS = 96,
-    MOST_SHARED = 227 * 1024,    /* of a block on sm_90 */
-    OUT_BYTES = 4 * 8 * 16 * 40, /* pieces of outputs on their way to memory */
-    PART_BYTES = 2048,           /* one part of the weights of a product of slices, 64 x 16 */
-    DEPTH = 8,                   /* of a slice */
-    MOST_HELD = 9,               /* units of a stage that a filling thread holds in registers, */
-    MOST_FOLDED_HELD = 7,        /* ... if taps are folded, which takes registers too */
-    MOST_FOLD_CHANNELS = 16,     /* with more, channels alone fill slices */
-    MOST_FOLD = 64,              /* taps */
-    MOST_SUM = 3,                /* products of a sum: see "Numbers" in the kernel */
-    SLOT_SUMS = 2,               /* ... and sums of a slot */
-    MOST_BLOCK_SUM = 6,          /* products of a sum, and a slot, in math fp32_block */
-    MOST_SLOT = 10,              /* ... of a slot where nothing is summed apart (math tf32) */
-    MOST_PLAIN_SUMS = 6,         /* of a tile, that plain float32 adds up well enough */
-    MOST_BLOCK_PLAIN_SUMS = 16,  /* ... in math fp32_block */
-    MOST_COMPENSATED = 104,      /* columns for which there are registers if the total is compensated */
+    THREADS = 512,
+    FILLERS = 224,
+    MOST_SHARED = 227 * 1024,   /* of a block on sm_90 */
+    PART_BYTES = 2048,          /* one part of the weights of a product of slices, 64 x 16 */
+    DEPTH = 8,                  /* of a slice */
+    REGISTERS = 256,            /* of a consumer and a filling thread together */
+    SECTOR = 8,                 /* floats that memory writes at once */
+    MOST_FOLD_CHANNELS = 16,    /* with more, channels alone fill slices */
+    MOST_FOLD = 64,             /* taps */
+    MOST_SUM = 3,               /* products of a sum: see "Numbers" in the kernel */
+    SLOT_SUMS = 2,              /* ... and sums of a slot */
+    MOST_BLOCK_SUM = 6,         /* products of a sum, and a slot, in math fp32_block */
+    MOST_SLOT = 10,             /* ... of a slot where nothing is summed apart (math tf32) */
+    MOST_PLAIN_SUMS = 6,        /* of a tile, that plain float32 adds up well enough */
+    MOST_BLOCK_PLAIN_SUMS = 16, /* ... in math fp32_block */
 };
 
 /* ---- tiles ---- */
@@ -81,8 +79,8 @@ static int64_t columns_of(const cj_problem *p, const cj_tensor_config *c, const 
 static tile tile_of(const cj_problem *p, const cj_tensor_config *c) {
     tile t = {.k = (int64_t)64 * c->consumers_k,
               .y = (int64_t)CONSUMERS / c->consumers_k / c->runs_x * c->run_rows,
-              .x = (int64_t)c->runs_x * c->run_x};
-    t.pitch = t.x + reach(p, c) / p->stride[CJ_X];
+              .x = (int64_t)c->runs_x * (c->run_x - c->overlap)};
+    t.pitch = t.x + c->overlap + reach(p, c) / p->stride[CJ_X];
     const int64_t rows = c->chunk_c / DEPTH * rows_of(p, c, &t), columns = columns_of(p, c, &t);
     t.units = rows * columns;
     t.jobs = rows * cj_divide_up(columns, (int64_t)c->lanes * c->job_items);
@@ -90,8 +88,9 @@ static tile tile_of(const cj_problem *p, const cj_tensor_config *c) {
     t.chunks = cj_divide_up(lines_of(p, c), c->chunk_c) * taps_of(p, c, CJ_Z) * (taps_of(p, c, CJ_Y) / c->chunk_y);
     t.products = cj_round_up((slices_of(p, c) + 1) / 2, c->slot_products);
     t.shared_bytes = 16 * (c->stages * parts_of(c) * t.units + c->columns) +
-                     (int64_t)c->slots * c->consumers_k * c->slot_products * parts_of(c) * PART_BYTES + OUT_BYTES +
-                     8 * c->stages + 48 + 8 * (2 * c->stages + 2 * c->slots + 1);
+                     (int64_t)c->slots * c->consumers_k * c->slot_products * parts_of(c) * PART_BYTES +
+                     4 * CONSUMERS * 4 * 8 * (cj_round_up(c->columns, 32) + 8) + 8 * c->stages + 16 * FILLERS / 32 +
+                     8 * (2 * c->stages + 2 * c->slots + 1);
     return t;
 }
 
@@ -167,6 +166,18 @@ static void choose_sum(const cj_problem *p, cj_tensor_config *c) {
     c->slot_products = c->products == 4 && fits ? both : c->sum_products;
 }
 
+/* Registers of a consumer's thread: its sums and totals, and what they are worked on with. */
+static int32_t consumer_registers(const cj_problem *p, const cj_tensor_config *c) {
+    const tile t = tile_of(p, c);
+    const int32_t sums = c->columns / 2 * (c->products == 1 ? 1 : 2);
+    return (int32_t)cj_least(cj_most(cj_round_up(sums + (compensated(c, &t) ? 64 : 40), 8), REGISTERS / 2), 200);
+}
+
+/* Units of a stage that a filling thread has registers for. */
+static int32_t most_held(const cj_problem *p, const cj_tensor_config *c) {
+    return (REGISTERS - consumer_registers(p, c) - (c->fold ? 72 : 56)) / DEPTH;
+}
+
 /* The cheapest way to fill a stage; of equals, the most lanes, then the longest pieces. */
 static void choose_jobs(const cj_problem *p, cj_tensor_config *c) {
     cj_tensor_config best = *c;
@@ -183,8 +194,7 @@ static void choose_jobs(const cj_problem *p, cj_tensor_config *c) {
         }
     }
     *c = best;
-    const tile t = tile_of(p, c);
-    c->ahead = 2 * t.held <= (c->fold ? MOST_FOLDED_HELD : MOST_HELD) ? 2 : 1;
+    c->ahead = 2 * tile_of(p, c).held <= most_held(p, c) ? 2 : 1;
 }
 
 /* Completes the configuration and shows it. */
@@ -193,12 +203,10 @@ static bool consider(const cj_problem *p, cj_tensor_config c, visitor visit, voi
     choose_jobs(p, &c);
     const tile t = tile_of(p, &c);
     candidate result = {.config = c};
-    if (t.held > (c.fold ? MOST_FOLDED_HELD : MOST_HELD)) {
-        result.dropped = "more than 9 units of a stage for a filling thread, or 7 of folded ones";
+    if (t.held > most_held(p, &c)) {
+        result.dropped = "more units of a stage than a filling thread has registers for";
     } else if (t.shared_bytes > MOST_SHARED) {
         result.dropped = "more than 232448 bytes of shared memory";
-    } else if (compensated(&c, &t) && c.columns > MOST_COMPENSATED) {
-        result.dropped = "more than 104 columns of compensated sums";
     } else {
         result.cost = cost_of(p, &c, &t, CJ_PLAN_BATCH);
     }
@@ -212,7 +220,8 @@ static bool consider_rows(const cj_problem *p, cj_tensor_config c, int32_t most_
     const int64_t rows = p->dynamic ? most_columns : cj_most(1, p->out_size[CJ_Y]);
     int32_t most = c.runs_x > 1 ? 1 : (int32_t)cj_least((most_columns - c.run_x) / pitch + 1, rows);
     bool found = false;
-    for (; most >= 1; most /= 2) {
+    most = c.overlap > 0 ? (int32_t)cj_least(most, 1) : most;
+    for (; most >= 1 && c.run_x <= most_columns; most /= 2) {
         c.run_rows = most;
         c.columns = (int32_t)cj_round_up((most - 1) * pitch + c.run_x, 8);
         for (c.slots = 4; c.slots >= 2; c.slots /= 2) {
@@ -232,7 +241,8 @@ static bool consider_widths(const cj_problem *p, cj_tensor_config c, int32_t mos
     const int64_t width = p->dynamic ? 128 : cj_most(1, p->out_size[CJ_X]), splits = cj_divide_up(width, most_columns);
     bool found = false;
     for (int64_t split = splits; split < splits + MOST_SPLITS && split <= width; ++split) {
-        c.run_x = (int32_t)cj_divide_up(width, split);
+        c.overlap = split > 1 && (p->dynamic || width % SECTOR != 0) ? SECTOR - 1 : 0;
+        c.run_x = (int32_t)cj_divide_up(width, split) + c.overlap;
         for (c.runs_x = 1; c.runs_x <= CONSUMERS / c.consumers_k; ++c.runs_x) {
             found |= consider_rows(p, c, most_columns, visit, state);
         }
@@ -242,7 +252,8 @@ static bool consider_widths(const cj_problem *p, cj_tensor_config c, int32_t mos
 
 /* Shows tiles in a fixed order. False if none can be used. */
 static bool search(const cj_problem *p, visitor visit, void *state) {
-    enum { MOST_CHUNK = 64 };
+    /* ptxas wants 26 registers beside a product's sums, of the 128 that the kernel starts with. */
+    enum { MOST_CHUNK = 64, COLUMNS = 128, MOST_COLUMNS = 200 };
     const int64_t taps_zy = p->kernel[CJ_Z] * p->kernel[CJ_Y], taps = taps_zy * p->kernel[CJ_X];
     const bool few = p->group_in < MOST_FOLD_CHANNELS;
     const bool fits[] = {true, few && taps_zy > 1 && taps_zy <= MOST_FOLD,
@@ -262,7 +273,8 @@ static bool search(const cj_problem *p, visitor visit, void *state) {
             }
             last = c.chunk_c;
             for (c.consumers_k = p->group_out > 64 ? 2 : 1; c.consumers_k >= 1; --c.consumers_k) {
-                for (int32_t columns = 128; columns <= (c.products == 1 ? 256 : 128); columns *= 2) {
+                for (int32_t columns = COLUMNS; columns <= (c.products == 1 ? MOST_COLUMNS : COLUMNS);
+                     columns += MOST_COLUMNS - COLUMNS) {
                     found |= consider_widths(p, c, columns, visit, state);
                 }
             }
@@ -368,6 +380,7 @@ static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
     cj_stamp_int(out, "CJ_COLUMNS", c->columns, "pixels of a product");
     cj_stamp_int(out, "CJ_CONSUMERS_K", c->consumers_k, "consumers that differ in output channels");
     cj_stamp_int(out, "CJ_RUN_X", c->run_x, "output columns of a run");
+    cj_stamp_int(out, "CJ_OVERLAP", c->overlap, "output columns of a run that the next run computes as well");
     cj_stamp_int(out, "CJ_RUNS_X", c->runs_x, "runs beside each other along x");
     cj_stamp_int(out, "CJ_RUN_ROWS", c->run_rows, "output rows of a run");
     cj_stamp_int(out, "CJ_CHUNK_C", c->chunk_c, "lines of a stage");
@@ -381,6 +394,9 @@ static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
     cj_stamp_int(out, "CJ_AHEAD", c->ahead, "stages that lie in the filling threads' registers");
     cj_stamp_int(out, "CJ_LANES", c->lanes, "threads that fill a piece of a row");
     cj_stamp_int(out, "CJ_JOB_ITEMS", c->job_items, "units of such a piece for each of them");
+    const int32_t registers = consumer_registers(p, c);
+    cj_stamp_int(out, "CJ_CONSUMER_REGISTERS", registers, "of a thread");
+    cj_stamp_int(out, "CJ_FILLER_REGISTERS", REGISTERS - registers, "of the other warps' threads");
     cj_stamp_int(out, "CJ_SHARED_BYTES", plan->shared_bytes, "dynamic shared memory");
     stamp_sum(c->columns, out);
 }

@@ -74,6 +74,11 @@ inline void cj_product_f16(float (&sum)[registers], unsigned int a, unsigned int
     cj_host.hopper->product(cj_host.launch, &product);
 }
 
+template <int registers> inline void cj_more_registers() {
+}
+template <int registers> inline void cj_fewer_registers() {
+}
+
 /* As on the device, all take lane 0's value: who is wrong to say that it is theirs too sees it here as well. */
 inline int cj_uniform(int value) {
     return __shfl_sync(0xffffffff, value, 0);

@@ -109,6 +109,15 @@ __device__ __forceinline__ void cj_product_f16(float (&sum)[CJ_COLUMNS / 2], uns
                  : "r"(a), "r"(b), "r"(add));
 }
 
+/* Gives the warps of a warpgroup more registers than the kernel starts with, or takes some away; multiples of 8. All threads
+ * of the warpgroup come here. The compiler counts with that from here on. */
+template <int registers> __device__ __forceinline__ void cj_more_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+}
+template <int registers> __device__ __forceinline__ void cj_fewer_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+}
+
 /* A value that is the same for a whole warp, said so. */
 __device__ __forceinline__ int cj_uniform(int value) {
     return __shfl_sync(0xffffffff, value, 0);
