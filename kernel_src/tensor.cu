@@ -8,9 +8,10 @@
  * A line is an input channel or, with few channels (FOLD), an input channel and a kernel tap along z and y, or along x too:
  * what those taps read is then copied into lines of its own, and the taps along x that are left stay shifts.
  *
- * Roles. 512 threads: two consumer warpgroups, each with COLUMNS pixels or 64 channels of its own; seven filling warps that
+ * Roles. 512 threads: two consumer warpgroups, each with COLUMNS pixels or 64 channels of its own; six filling warps that
  * bring the input under the tile, halo included and padding as zeros, to STAGES buffers in turn; and one thread that brings
- * the weights to a ring of SLOTS slots. Barriers hand buffers and slots over and back.
+ * the weights to a ring of SLOTS slots. Barriers hand buffers and slots over and back. The second consumer begins LAG
+ * slots late, so that one stores its outputs while the other multiplies.
  *
  * Shared memory holds 16-byte units: eight lines of one pixel in half precision. A buffer is
  *   unit[PARTS][CHUNK_C / 8][PARITIES_Y][PARITIES_X][ROWS][PITCH]
@@ -48,7 +49,6 @@
  * CJ_COLUMNS                N of a product: pixels of a run                                              128
  * CJ_CONSUMERS_K            consumers that differ in output channels: 1 or 2 (else in pixels)            1
  * CJ_RUN_X                  output columns of a run                                                      128
- * CJ_OVERLAP                ... that the next run computes as well: see store                            0
  * CJ_RUNS_X                 runs beside each other along x: 1, or 2 with RUN_ROWS 1; else along y        1
  * CJ_RUN_ROWS               output rows of a run                                                         1
  * CJ_CHUNK_C                lines of a stage, a multiple of 8                                            16
@@ -56,6 +56,7 @@
  * CJ_STAGES                 buffers                                                                      2
  * CJ_SLOTS                  slots of the weights' ring                                                   4
  * CJ_SLOT_PRODUCTS          products of slices whose weights a slot holds                                6
+ * CJ_LAG                    slots that the second consumer begins after the first                        2
  * CJ_SUM_PRODUCTS           ... that form one sum; divides SLOT_PRODUCTS                                 3
  * CJ_LOSS                   what a sum loses of itself on average, in 2^-23rds: see kernels.md             1
  * CJ_COMPENSATED            1 = what is rounded off the total is where the next sum begins               1
@@ -67,11 +68,11 @@
  * CJ_SHARED_BYTES           dynamic shared memory                                                        150000
  * and those of hopper.cuh and epilogue.cuh */
 
-constexpr int CONSUMERS = 2, WARPGROUP = 128, M = 64, FILLERS = 224, FILL_WARPS = FILLERS / 32;
+constexpr int CONSUMERS = 2, WARPGROUP = 128, M = 64, FILLERS = 192, FILL_WARPS = FILLERS / 32;
 constexpr int PARTS = CJ_PRODUCTS == 1 ? 1 : 2;
 constexpr float LO = CJ_PRODUCTS == 4 ? 2048.0F : 1.0F; /* what lo parts are multiplied by */
 constexpr int RUNS = CONSUMERS / CJ_CONSUMERS_K;
-constexpr int TILE_K = M * CJ_CONSUMERS_K, RUN_X = CJ_RUN_X, RUN_STEP = RUN_X - CJ_OVERLAP, TILE_X = RUN_STEP * CJ_RUNS_X;
+constexpr int TILE_K = M * CJ_CONSUMERS_K, RUN_X = CJ_RUN_X, TILE_X = RUN_X * CJ_RUNS_X;
 constexpr int TILE_Y = RUNS / CJ_RUNS_X * CJ_RUN_ROWS;
 constexpr int K_TILES = (CJ_GROUP_OUT + TILE_K - 1) / TILE_K;
 constexpr int DEPTH = 8; /* lines of a slice: halves of a unit */
@@ -90,7 +91,7 @@ constexpr int PARITIES_Y = CJ_CHUNK_Y > 1 ? CJ_STRIDE_Y : 1, PARITIES_X = TAPS_X
 constexpr int TAP_Y = CJ_CHUNK_Y > 1 ? CJ_DILATION_Y : 0, TAP_X = TAPS_X > 1 ? CJ_DILATION_X : 0;
 constexpr int REACH = (TAPS_X - 1) * TAP_X;
 constexpr int ROWS = TILE_Y + (CJ_CHUNK_Y - 1) * TAP_Y / CJ_STRIDE_Y;
-constexpr int PITCH = TILE_X + CJ_OVERLAP + REACH / CJ_STRIDE_X;
+constexpr int PITCH = TILE_X + REACH / CJ_STRIDE_X;
 constexpr int PLANE = PARITIES_Y * PARITIES_X * ROWS * PITCH; /* units */
 constexpr int PART = PLANES * PLANE, BUFFER = PARTS * PART;
 
@@ -125,7 +126,7 @@ constexpr int RING_OFFSET = 16 * (CJ_STAGES * BUFFER + CJ_COLUMNS); /* COLUMNS: 
 constexpr int OUT_OFFSET = RING_OFFSET + 16 * CJ_SLOTS * CJ_CONSUMERS_K * SLOT_WEIGHTS;
 constexpr int SCALE_OFFSET = OUT_OFFSET + 4 * CONSUMERS * 4 * OUT_ROWS * OUT_PITCH;
 constexpr int SPAN_OFFSET = SCALE_OFFSET + 8 * CJ_STAGES, BARRIER_OFFSET = SPAN_OFFSET + 8 * 2 * FILL_WARPS;
-static_assert(BARRIER_OFFSET + 8 * (2 * CJ_STAGES + 2 * CJ_SLOTS + 1) <= CJ_SHARED_BYTES, "plan and kernel disagree");
+static_assert(BARRIER_OFFSET + 8 * (2 * CJ_STAGES + 2 * CJ_SLOTS + 2) <= CJ_SHARED_BYTES, "plan and kernel disagree");
 static_assert((CJ_RUN_ROWS - 1) * PITCH + RUN_X <= CJ_COLUMNS, "plan and kernel disagree");
 
 struct shared_memory {
@@ -133,7 +134,7 @@ struct shared_memory {
     float *out;       /* [CONSUMERS * 4][OUT_ROWS][OUT_PITCH]: outputs of each warp on their way to memory */
     float2 *scale;    /* [STAGES]: 1 / s of the buffer's input; the same if it spans more than 2^27, else 0 */
     uint2 *span;      /* [2][FILL_WARPS]: largest |x| and smallest but 0 of each warp's items */
-    cj_barrier *full, *empty, *slot_full, *slot_empty, *filling;
+    cj_barrier *full, *empty, *slot_full, *slot_empty, *filling, *start;
 };
 
 __device__ __forceinline__ shared_memory make_shared(unsigned char *base) {
@@ -142,7 +143,7 @@ __device__ __forceinline__ shared_memory make_shared(unsigned char *base) {
     s.out = (float *)(base + OUT_OFFSET), s.scale = (float2 *)(base + SCALE_OFFSET), s.span = (uint2 *)(base + SPAN_OFFSET);
     s.full = (cj_barrier *)(base + BARRIER_OFFSET), s.empty = s.full + CJ_STAGES;
     s.slot_full = s.empty + CJ_STAGES, s.slot_empty = s.slot_full + CJ_SLOTS;
-    s.filling = s.slot_empty + CJ_SLOTS;
+    s.filling = s.slot_empty + CJ_SLOTS, s.start = s.filling + 1;
     return s;
 }
 
@@ -177,14 +178,24 @@ __device__ __forceinline__ int run_y(int run) {
     return CJ_RUNS_X > 1 ? 0 : run * CJ_RUN_ROWS;
 }
 __device__ __forceinline__ int run_x(int run) {
-    return CJ_RUNS_X > 1 ? run * RUN_STEP : 0;
+    return CJ_RUNS_X > 1 ? run * RUN_X : 0;
 }
 
-/* Neighbouring tiles share input: channels change fastest. */
+/* The tiles of a block follow each other: it soon writes the rest of what it wrote in part of a sector. */
+struct tile_range {
+    position first, end;
+};
+
+__device__ __forceinline__ tile_range own_tiles(const cj_forward_args &args) {
+    const position tiles = (position)args.tiles, each = tiles / gridDim.x, more = tiles % gridDim.x, block = blockIdx.x;
+    const position first = block * each + (block < more ? block : more);
+    return {first, first + each + (block < more ? 1 : 0)};
+}
+
 __device__ __forceinline__ tile make_tile(position index, const sizes &size) {
     tile t;
-    t.k_tile = take(index, K_TILES);
     t.x = take(index, (size.out_x + TILE_X - 1) / TILE_X) * TILE_X;
+    t.k_tile = take(index, K_TILES);
     t.y = take(index, (size.out_y + TILE_Y - 1) / TILE_Y) * TILE_Y;
     t.z = take(index, size.out_z);
     t.group = take(index, CJ_GROUPS);
@@ -276,7 +287,7 @@ __device__ __forceinline__ void next_stage(position &index, int &piece, tile &t,
                                            const sizes &size) {
     piece = piece + 1 == CHUNKS ? 0 : piece + 1;
     if (piece == 0) {
-        index += gridDim.x;
+        ++index;
         t = make_tile(index, size);
     }
     s = make_source(args, size, t, make_chunk(piece));
@@ -437,7 +448,8 @@ __device__ __forceinline__ void fill(const shared_memory &shared, const cj_forwa
     const int team = LANES == 32 ? cj_uniform(thread / LANES) : thread / LANES, lane = thread % LANES;
     turn<CJ_STAGES> buffer = {0};
     turn<1> filling = {0};
-    position index = blockIdx.x, stages = ((position)args.tiles - index + gridDim.x - 1) / gridDim.x * CHUNKS; /* to fill */
+    const tile_range tiles = own_tiles(args);
+    position index = tiles.first, stages = (tiles.end - tiles.first) * CHUNKS; /* to fill */
     int piece = 0;
     tile t = make_tile(index, size);
     source s = make_source(args, size, t, make_chunk(0));
@@ -484,7 +496,8 @@ __device__ __forceinline__ void fill(const shared_memory &shared, const cj_forwa
 __device__ __forceinline__ void bring_weights(const shared_memory &shared, const cj_forward_args &args) {
     const sizes size = get_sizes(args);
     turn<CJ_SLOTS> slot = {0};
-    for (position index = blockIdx.x; index < args.tiles; index += gridDim.x) {
+    const tile_range tiles = own_tiles(args);
+    for (position index = tiles.first; index < tiles.end; ++index) {
         const tile t = make_tile(index, size);
         const uint4 *weights = (const uint4 *)args.packed + (t.group * K_TILES + t.k_tile) * CJ_CONSUMERS_K * BLOCK_WEIGHTS;
         for (int i = 0; i < CHUNKS * STAGE_SLOTS; ++i, weights += SLOT_WEIGHTS) {
@@ -612,6 +625,9 @@ __device__ __forceinline__ span add_up(float (&total)[OWN], const shared_memory 
             add_slot(total, sum, a, b, product_steps.step + j * CJ_SLOT_PRODUCTS, down);
             if (warp_leader) {
                 cj_barrier_arrive(&shared.slot_empty[slot.index()]);
+                if (slot.steps == CJ_LAG - 1 && block + run == 0) {
+                    cj_barrier_arrive(shared.start);
+                }
             }
             slot.next();
         }
@@ -651,6 +667,18 @@ __device__ __forceinline__ const float4 *channels_of(const cj_forward_args &args
     return (const float4 *)args.packed + PACKED_WEIGHTS;
 }
 
+/* Is this column of a product an output? What lies between rows and behind the last one is whatever the buffer holds. */
+__host__ __device__ constexpr bool is_output(int column) {
+    return column / PITCH < CJ_RUN_ROWS && column % PITCH < RUN_X;
+}
+__host__ __device__ constexpr int outputs_of_eight(int first) {
+    int count = 0;
+    for (int i = 0; i < 8; ++i) {
+        count += is_output(first + i);
+    }
+    return count;
+}
+
 /* See "the surprising rule": one warp's outputs out[OUT_ROWS][OUT_PITCH], of channels from first_k on. */
 __device__ __noinline__ void replace_strange(float *out, const cj_forward_args &args, position index, int first_k, int run) {
     const sizes size = get_sizes(args);
@@ -659,7 +687,7 @@ __device__ __noinline__ void replace_strange(float *out, const cj_forward_args &
     const float *w = (const float *)(channels_of(args) + CHANNELS) + (t.group * CJ_GROUP_OUT + first_k) * CJ_GROUP_IN * TAPS;
     for (int column = (int)threadIdx.x % 32; column < CJ_COLUMNS; column += 32) {
         const long long o_y = t.y + run_y(run) + column / PITCH, o_x = t.x + run_x(run) + column % PITCH;
-        const bool exists = column / PITCH < CJ_RUN_ROWS && column % PITCH < RUN_X && o_y < size.out_y && o_x < size.out_x;
+        const bool exists = is_output(column) && o_y < size.out_y && o_x < size.out_x;
         for (int i = 0; i < OUT_ROWS && exists && first_k + i < CJ_GROUP_OUT; ++i) {
             float &value = out[i * OUT_PITCH + column];
             if (!(value - value == 0.0F)) {
@@ -675,35 +703,26 @@ __device__ __forceinline__ float threshold_of(const span &seen, const float4 &ch
     return fmaxf(lossy, seen.down * channel.w);
 }
 
-/* Where one warp's outputs go: y and z of the first output of its run and channel. */
-struct destination {
-    float *y;
-    const float *z;
+/* Where in `out` and in memory, from the run's first output on, a lane finds its outputs of a channel: one in each piece of
+ * 32. Rows that follow each other in memory are one. Memory takes sectors of 32 bytes, and one that is written in part
+ * costs it a read: so what one channel has in a row is written at once, which is several times as fast as a piece of
+ * every channel in turn. */
+constexpr bool ROWS_JOINED = !CJ_DYNAMIC && RUN_X == CJ_OUT_X;
+constexpr int OUT_PIECES = ((ROWS_JOINED ? CJ_RUN_ROWS * RUN_X : CJ_COLUMNS) + 31) / 32;
+
+struct out_places {
+    int column[OUT_PIECES];
+    out_offset offset[OUT_PIECES];
+    bool exists[OUT_PIECES];
 };
 
-__device__ __forceinline__ void store_one(const destination &to, out_offset i, float linear) {
-    to.y[i] = cj_finish(linear, CJ_HAS_Z ? to.z[i] : 0.0F);
-}
-
-/* A run whose outputs of a channel follow each other in memory: one row, or whole rows. Memory takes sectors of 32 bytes
- * that are written in part at less than half its speed, so lanes begin at a line of 128 bytes, and where a row is cut
- * into runs, the cut lies at a sector: up to OVERLAP columns past RUN_STEP, and as many later where the next run begins. */
-constexpr bool IN_A_ROW = CJ_RUN_ROWS == 1 || (!CJ_DYNAMIC && RUN_X == CJ_OUT_X && CJ_OVERLAP == 0);
-
-__device__ __forceinline__ int to_sector(const float *address) {
-    return (int)(-(unsigned long long)address / sizeof(float) % 8);
-}
-
-__device__ __forceinline__ void store_row(const float *out, const destination &to, int count, bool first, bool last, int lane) {
-    const int begin = CJ_OVERLAP == 0 || first ? 0 : to_sector(to.y);
-    const int end = CJ_OVERLAP == 0 || last ? count : min(count, RUN_STEP + to_sector(to.y + RUN_STEP));
-    const int shift = (int)((unsigned long long)to.y / sizeof(float) % 32);
+__device__ __forceinline__ void find_outputs(out_places &p, const sizes &size, int rows, int columns, int lane) {
 #pragma unroll
-    for (int piece = 0; piece < (CJ_RUN_ROWS * RUN_X + 31 + 31) / 32; ++piece) {
-        const int i = piece * 32 + lane - shift;
-        if (i >= begin && i < end) {
-            store_one(to, i, out[CJ_RUN_ROWS == 1 ? i : i / RUN_X * PITCH + i % RUN_X]);
-        }
+    for (int i = 0; i < OUT_PIECES; ++i) {
+        const int index = i * 32 + lane, pitch = ROWS_JOINED ? RUN_X : PITCH, y = index / pitch, x = index % pitch;
+        p.column[i] = ROWS_JOINED ? y * PITCH + x : index;
+        p.offset[i] = ROWS_JOINED || CJ_RUN_ROWS == 1 ? index : y * (out_offset)size.out_x + x;
+        p.exists[i] = y < rows && x < columns;
     }
 }
 
@@ -718,7 +737,9 @@ __device__ __forceinline__ void store(const float (&total)[OWN], const span &see
     const position o_y = t.y + run_y(run), o_x = t.x + run_x(run);
     const int rows = (int)(size.out_y - o_y < CJ_RUN_ROWS ? size.out_y - o_y : CJ_RUN_ROWS);
     const int columns = (int)(size.out_x - o_x < RUN_X ? size.out_x - o_x : RUN_X);
-    const long long first = t.group * CJ_GROUP_OUT, o = ((out_offset)t.z * (out_offset)size.out_y + o_y) * (out_offset)size.out_x + o_x;
+    const out_offset o = ((out_offset)t.z * (out_offset)size.out_y + o_y) * (out_offset)size.out_x + o_x;
+    out_places places;
+    find_outputs(places, size, rows, columns, lane);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int first_k = ((int)t.k_tile * CJ_CONSUMERS_K + block) * M + warp * 16 + half * OUT_ROWS;
@@ -736,7 +757,10 @@ __device__ __forceinline__ void store(const float (&total)[OWN], const span &see
                 if (guarded && fabsf(sum) < threshold) {
                     v[column] = __uint_as_float(0x7fffffff);
                 }
-                strange = fmaf(v[column], 0.0F, strange);
+                const int outputs = outputs_of_eight(j * 8);
+                if (outputs == 8 || (outputs > 0 && is_output(j * 8 + lane % 4 * 2 + column))) {
+                    strange = fmaf(v[column], 0.0F, strange);
+                }
             }
             *(float2 *)&out[row * OUT_PITCH + j * 8 + lane % 4 * 2] = make_float2(v[0], v[1]);
         }
@@ -745,23 +769,22 @@ __device__ __forceinline__ void store(const float (&total)[OWN], const span &see
             replace_strange(out, args, index, first_k, run);
             __syncwarp();
         }
-        destination to = {(float *)args.y + t.n * args.y_batch_stride + (first + first_k) * args.y_channel_stride + o,
-                          (const float *)args.z + t.n * args.z_batch_stride + (first + first_k) * args.z_channel_stride + o};
-#pragma unroll 2
-        for (int k = 0; k < OUT_ROWS; ++k, to.y += args.y_channel_stride, to.z += args.z_channel_stride) {
-            if (first_k + (CJ_GROUP_OUT % OUT_ROWS == 0 ? 0 : k) >= CJ_GROUP_OUT || rows <= 0 || columns <= 0) {
-                break;
-            }
-            if (IN_A_ROW) {
-                store_row(out + k * OUT_PITCH, to, CJ_RUN_ROWS == 1 ? columns : rows * RUN_X, o_x == 0,
-                          o_x + RUN_STEP >= size.out_x, lane);
-            } else {
+        const long long first = t.group * CJ_GROUP_OUT + first_k;
+        float *y = (float *)args.y + t.n * args.y_batch_stride + first * args.y_channel_stride + o;
+        const float *z = (const float *)args.z + t.n * args.z_batch_stride + first * args.z_channel_stride + o;
 #pragma unroll
-                for (int piece = 0; piece < (CJ_COLUMNS + 31) / 32; ++piece) {
-                    const int i = piece * 32 + lane, y = i / PITCH, x = i % PITCH;
-                    if (y < rows && x < columns) {
-                        store_one(to, y * (out_offset)size.out_x + x, out[k * OUT_PITCH + i]);
-                    }
+        for (int k = 0; k < OUT_ROWS; ++k, y += args.y_channel_stride, z += args.z_channel_stride) {
+            const bool exists = first_k + (CJ_GROUP_OUT % OUT_ROWS == 0 ? 0 : k) < CJ_GROUP_OUT;
+            float v[OUT_PIECES];
+#pragma unroll
+            for (int i = 0; i < OUT_PIECES; ++i) {
+                v[i] = cj_finish(out[k * OUT_PITCH + places.column[i]],
+                                 CJ_HAS_Z && exists && places.exists[i] ? z[places.offset[i]] : 0.0F);
+            }
+#pragma unroll
+            for (int i = 0; i < OUT_PIECES; ++i) {
+                if (exists && places.exists[i]) {
+                    y[places.offset[i]] = v[i];
                 }
             }
         }
@@ -773,7 +796,11 @@ __device__ __forceinline__ void consume(const shared_memory &shared, const cj_fo
     turn<CJ_STAGES> buffer = {0};
     turn<CJ_SLOTS> slot = {0};
     const int group = cj_uniform((int)threadIdx.x / WARPGROUP);
-    for (position index = blockIdx.x; index < args.tiles; index += gridDim.x) {
+    if (group == 1) {
+        cj_barrier_wait(shared.start, 0);
+    }
+    const tile_range tiles = own_tiles(args);
+    for (position index = tiles.first; index < tiles.end; ++index) {
         float total[OWN];
         const span seen = add_up(total, shared, buffer, slot, group / RUNS, group % RUNS, threadIdx.x % 32 == 0);
         /* Nothing of this is worth registers while products run. */
@@ -794,6 +821,7 @@ CJ_KERNEL(convjit_forward, cj_forward_args, args) {
             cj_barrier_init(&shared.slot_empty[i], CONSUMERS * 4);
         }
         cj_barrier_init(shared.filling, FILL_WARPS);
+        cj_barrier_init(shared.start, 4);
         cj_barrier_init_fence();
     }
     __syncthreads();

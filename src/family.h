@@ -29,7 +29,6 @@ typedef struct cj_tensor_config {
     int32_t columns;       /* pixels of a product */
     int32_t consumers_k;   /* consumers that differ in output channels */
     int32_t run_x;         /* output columns of a run, */
-    int32_t overlap;       /* ... of which the next run computes so many as well, */
     int32_t runs_x;        /* ... and runs beside each other along x */
     int32_t run_rows;      /* output rows of a run */
     int32_t chunk_c;       /* lines of a stage */

@@ -11,12 +11,11 @@
 enum {
     CONSUMERS = 2,
     THREADS = 512,
-    FILLERS = 224,
+    FILLERS = 192,
     MOST_SHARED = 227 * 1024,   /* of a block on sm_90 */
     PART_BYTES = 2048,          /* one part of the weights of a product of slices, 64 x 16 */
     DEPTH = 8,                  /* of a slice */
     REGISTERS = 256,            /* of a consumer and a filling thread together */
-    SECTOR = 8,                 /* floats that memory writes at once */
     MOST_FOLD_CHANNELS = 16,    /* with more, channels alone fill slices */
     MOST_FOLD = 64,             /* taps */
     MOST_SUM = 3,               /* products of a sum: see "Numbers" in the kernel */
@@ -79,8 +78,8 @@ static int64_t columns_of(const cj_problem *p, const cj_tensor_config *c, const 
 static tile tile_of(const cj_problem *p, const cj_tensor_config *c) {
     tile t = {.k = (int64_t)64 * c->consumers_k,
               .y = (int64_t)CONSUMERS / c->consumers_k / c->runs_x * c->run_rows,
-              .x = (int64_t)c->runs_x * (c->run_x - c->overlap)};
-    t.pitch = t.x + c->overlap + reach(p, c) / p->stride[CJ_X];
+              .x = (int64_t)c->runs_x * c->run_x};
+    t.pitch = t.x + reach(p, c) / p->stride[CJ_X];
     const int64_t rows = c->chunk_c / DEPTH * rows_of(p, c, &t), columns = columns_of(p, c, &t);
     t.units = rows * columns;
     t.jobs = rows * cj_divide_up(columns, (int64_t)c->lanes * c->job_items);
@@ -90,7 +89,7 @@ static tile tile_of(const cj_problem *p, const cj_tensor_config *c) {
     t.shared_bytes = 16 * (c->stages * parts_of(c) * t.units + c->columns) +
                      (int64_t)c->slots * c->consumers_k * c->slot_products * parts_of(c) * PART_BYTES +
                      4 * CONSUMERS * 4 * 8 * (cj_round_up(c->columns, 32) + 8) + 8 * c->stages + 16 * FILLERS / 32 +
-                     8 * (2 * c->stages + 2 * c->slots + 1);
+                     8 * (2 * c->stages + 2 * c->slots + 2);
     return t;
 }
 
@@ -99,9 +98,15 @@ static bool compensated(const cj_tensor_config *c, const tile *t) {
     return c->products > 1 && sums > (c->products == 3 ? MOST_BLOCK_PLAIN_SUMS : MOST_PLAIN_SUMS);
 }
 
-/* Instructions of a filling warp for a stage. */
+/* Instructions of a filling warp for a stage. Where the teams cannot share out the planes, each job looks its lines up.
+ */
 static double fill_cost(const cj_tensor_config *c, const tile *t) {
-    return (double)t->held * 130.0 + (double)cj_divide_up(t->jobs, FILLERS / c->lanes) * (c->fold ? 100.0 : 60.0);
+    const bool own_plane = FILLERS / c->lanes % (c->chunk_c / DEPTH) == 0;
+    return (double)t->held * 130.0 +
+           (double)cj_divide_up(t->jobs, FILLERS / c->lanes) * (own_plane ? 60.0
+                                                                : c->fold ? 400.0
+                                                                          : 200.0) +
+           (c->fold ? 200.0 : 0.0);
 }
 
 /* Cycles of both consumers for a slot of weights. A product of 64 x N x 16 takes N / 2; a consumer that waits for
@@ -170,7 +175,9 @@ static void choose_sum(const cj_problem *p, cj_tensor_config *c) {
 static int32_t consumer_registers(const cj_problem *p, const cj_tensor_config *c) {
     const tile t = tile_of(p, c);
     const int32_t sums = c->columns / 2 * (c->products == 1 ? 1 : 2);
-    return (int32_t)cj_least(cj_most(cj_round_up(sums + (compensated(c, &t) ? 64 : 40), 8), REGISTERS / 2), 200);
+    const bool apart = c->run_rows > 1 && c->run_x != p->out_size[CJ_X]; /* rows in memory */
+    const int32_t others = (compensated(c, &t) ? 64 : 40) + (apart ? c->columns / 16 : 0);
+    return (int32_t)cj_least(cj_most(cj_round_up(sums + others, 8), REGISTERS / 2), 200);
 }
 
 /* Units of a stage that a filling thread has registers for. */
@@ -220,7 +227,6 @@ static bool consider_rows(const cj_problem *p, cj_tensor_config c, int32_t most_
     const int64_t rows = p->dynamic ? most_columns : cj_most(1, p->out_size[CJ_Y]);
     int32_t most = c.runs_x > 1 ? 1 : (int32_t)cj_least((most_columns - c.run_x) / pitch + 1, rows);
     bool found = false;
-    most = c.overlap > 0 ? (int32_t)cj_least(most, 1) : most;
     for (; most >= 1 && c.run_x <= most_columns; most /= 2) {
         c.run_rows = most;
         c.columns = (int32_t)cj_round_up((most - 1) * pitch + c.run_x, 8);
@@ -241,8 +247,7 @@ static bool consider_widths(const cj_problem *p, cj_tensor_config c, int32_t mos
     const int64_t width = p->dynamic ? 128 : cj_most(1, p->out_size[CJ_X]), splits = cj_divide_up(width, most_columns);
     bool found = false;
     for (int64_t split = splits; split < splits + MOST_SPLITS && split <= width; ++split) {
-        c.overlap = split > 1 && (p->dynamic || width % SECTOR != 0) ? SECTOR - 1 : 0;
-        c.run_x = (int32_t)cj_divide_up(width, split) + c.overlap;
+        c.run_x = (int32_t)cj_divide_up(width, split);
         for (c.runs_x = 1; c.runs_x <= CONSUMERS / c.consumers_k; ++c.runs_x) {
             found |= consider_rows(p, c, most_columns, visit, state);
         }
@@ -364,6 +369,12 @@ static void stamp_sum(int columns, cj_text *out) {
     cj_text_printf(out, "\n");
 }
 
+/* No more than the first consumer can do without a slot or buffer that the second has given back. */
+static int64_t lag_of(const cj_tensor_config *c, const tile *t) {
+    const int64_t stage_slots = t->products / c->slot_products;
+    return cj_least(cj_least(c->slots / 2, c->stages * stage_slots), t->chunks * stage_slots);
+}
+
 /* Measured on a model of the tensor core: kernels.md, "accuracy of tensor". What suits data of one sign enlarges the
  * results of others, so math fp32 takes half of it. */
 static int32_t loss_of(const cj_tensor_config *c) {
@@ -380,13 +391,13 @@ static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
     cj_stamp_int(out, "CJ_COLUMNS", c->columns, "pixels of a product");
     cj_stamp_int(out, "CJ_CONSUMERS_K", c->consumers_k, "consumers that differ in output channels");
     cj_stamp_int(out, "CJ_RUN_X", c->run_x, "output columns of a run");
-    cj_stamp_int(out, "CJ_OVERLAP", c->overlap, "output columns of a run that the next run computes as well");
     cj_stamp_int(out, "CJ_RUNS_X", c->runs_x, "runs beside each other along x");
     cj_stamp_int(out, "CJ_RUN_ROWS", c->run_rows, "output rows of a run");
     cj_stamp_int(out, "CJ_CHUNK_C", c->chunk_c, "lines of a stage");
     cj_stamp_int(out, "CJ_CHUNK_Y", c->chunk_y, "kernel rows of a stage");
     cj_stamp_int(out, "CJ_STAGES", c->stages, "buffers");
     cj_stamp_int(out, "CJ_SLOTS", c->slots, "slots of weights");
+    cj_stamp_int(out, "CJ_LAG", lag_of(c, &t), "slots that the second consumer begins after the first");
     cj_stamp_int(out, "CJ_SLOT_PRODUCTS", c->slot_products, "products whose weights a slot holds");
     cj_stamp_int(out, "CJ_SUM_PRODUCTS", c->sum_products, "products of one sum");
     cj_stamp_int(out, "CJ_LOSS", loss_of(c), "what a sum loses of itself on average, in 2^-23rds");
