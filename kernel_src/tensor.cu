@@ -121,7 +121,11 @@ constexpr int TEAM_JOBS = (JOBS + TEAMS - 1) / TEAMS;
 typedef float items[CJ_JOB_ITEMS][DEPTH];
 
 /* Shared memory. */
-constexpr int OUT_ROWS = 8, OUT_PITCH = (CJ_COLUMNS + 31) / 32 * 32 + 8; /* floats; 8: rows start in other banks */
+/* Outputs of a channel follow each other in memory if a run has one row, or whole rows; then they lie in shared memory as
+ * in their lines of 128 bytes there. Pitches in floats; 4 and 8: rows start in other banks. */
+constexpr bool ROWS_JOINED = !CJ_DYNAMIC && RUN_X == CJ_OUT_X, IN_LINES = CJ_RUN_ROWS == 1 || ROWS_JOINED;
+constexpr int LINE = 32, OUT_ROWS = 8, OUT_COUNT = ROWS_JOINED ? CJ_RUN_ROWS * RUN_X : CJ_COLUMNS;
+constexpr int OUT_PITCH = IN_LINES ? (LINE - 1 + OUT_COUNT + 31) / 32 * 32 + 4 : (CJ_COLUMNS + 31) / 32 * 32 + 8;
 constexpr int RING_OFFSET = 16 * (CJ_STAGES * BUFFER + CJ_COLUMNS); /* COLUMNS: what the last run may reach past a buffer */
 constexpr int OUT_OFFSET = RING_OFFSET + 16 * CJ_SLOTS * CJ_CONSUMERS_K * SLOT_WEIGHTS;
 constexpr int SCALE_OFFSET = OUT_OFFSET + 4 * CONSUMERS * 4 * OUT_ROWS * OUT_PITCH;
@@ -304,7 +308,7 @@ struct place {
     bool exists;
 };
 
-__device__ __forceinline__ place place_of(int team, int i) {
+__device__ __forceinline__ place job_of(int team, int i) {
     const int job = OWN_PLANE ? i * (TEAMS / PLANES) + team / PLANES : (i * TEAMS + team) / PLANES;
     place p;
     p.plane = OWN_PLANE ? team % PLANES : (i * TEAMS + team) % PLANES;
@@ -335,7 +339,7 @@ __device__ __forceinline__ void find_lines(lines &l, const cj_forward_args &args
 /* Loads the team's i-th job. `l` is that of the job before. */
 __device__ __forceinline__ void load_job(items &v, lines &l, const cj_forward_args &args, const sizes &size, const source &s,
                                          int team, int i, int lane) {
-    const place p = place_of(team, i);
+    const place p = job_of(team, i);
     const int in_y = p.row * STEP_Y, in_x = (p.column + lane) * STEP_X;
     const in_offset offset = in_y * (in_offset)size.in_x + in_x;
     if (i == 0 || !OWN_PLANE) {
@@ -475,7 +479,7 @@ __device__ __forceinline__ void fill(const shared_memory &shared, const cj_forwa
             uint4 *const units = shared.buffers + buffer.index() * BUFFER;
 #pragma unroll
             for (int i = 0; i < TEAM_JOBS; ++i) {
-                store_job(units, v[set][i], scale.up, place_of(team, i), lane);
+                store_job(units, v[set][i], scale.up, job_of(team, i), lane);
                 load_job(v[set][i], l, args, size, s, team, i, lane);
             }
             if (thread == 0) {
@@ -679,8 +683,17 @@ __host__ __device__ constexpr int outputs_of_eight(int first) {
     return count;
 }
 
-/* See "the surprising rule": one warp's outputs out[OUT_ROWS][OUT_PITCH], of channels from first_k on. */
-__device__ __noinline__ void replace_strange(float *out, const cj_forward_args &args, position index, int first_k, int run) {
+/* Where a channel's row of `out` begins for outputs that go to y, and where in it a column of a product lies. */
+__device__ __forceinline__ int line_shift(const float *y) {
+    return IN_LINES ? (int)((unsigned long long)y / sizeof(float) % LINE) : 0;
+}
+__device__ __forceinline__ int place_of(int column) {
+    return ROWS_JOINED && CJ_RUN_ROWS > 1 ? column / PITCH * RUN_X + column % PITCH : column;
+}
+
+/* See "the surprising rule": one warp's outputs out[OUT_ROWS][OUT_PITCH], of channels from first_k on, that go to y. */
+__device__ __noinline__ void replace_strange(float *out, const cj_forward_args &args, position index, int first_k, int run,
+                                             const float *y) {
     const sizes size = get_sizes(args);
     const tile t = make_tile(index, size);
     const float4 *channel = channels_of(args) + t.group * K_BLOCKS * M + first_k;
@@ -689,7 +702,7 @@ __device__ __noinline__ void replace_strange(float *out, const cj_forward_args &
         const long long o_y = t.y + run_y(run) + column / PITCH, o_x = t.x + run_x(run) + column % PITCH;
         const bool exists = is_output(column) && o_y < size.out_y && o_x < size.out_x;
         for (int i = 0; i < OUT_ROWS && exists && first_k + i < CJ_GROUP_OUT; ++i) {
-            float &value = out[i * OUT_PITCH + column];
+            float &value = out[i * OUT_PITCH + line_shift(y + i * args.y_channel_stride) + place_of(column)];
             if (!(value - value == 0.0F)) {
                 value = cj_linear(exact_output(args, size, t, w + (long long)i * CJ_GROUP_IN * TAPS, o_y, o_x), channel[i].x);
             }
@@ -703,26 +716,49 @@ __device__ __forceinline__ float threshold_of(const span &seen, const float4 &ch
     return fmaxf(lossy, seen.down * channel.w);
 }
 
-/* Where in `out` and in memory, from the run's first output on, a lane finds its outputs of a channel: one in each piece of
- * 32. Rows that follow each other in memory are one. Memory takes sectors of 32 bytes, and one that is written in part
- * costs it a read: so what one channel has in a row is written at once, which is several times as fast as a piece of
- * every channel in turn. */
-constexpr bool ROWS_JOINED = !CJ_DYNAMIC && RUN_X == CJ_OUT_X;
-constexpr int OUT_PIECES = ((ROWS_JOINED ? CJ_RUN_ROWS * RUN_X : CJ_COLUMNS) + 31) / 32;
-
-struct out_places {
-    int column[OUT_PIECES];
-    out_offset offset[OUT_PIECES];
-    bool exists[OUT_PIECES];
-};
-
-__device__ __forceinline__ void find_outputs(out_places &p, const sizes &size, int rows, int columns, int lane) {
+/* One channel's outputs in lines: four neighbours a lane, which a line's end or the run's may cut. `shift`: see line_shift.
+ * Memory takes sectors of 32 bytes, one that is written in part costs it a read, and one store that touches two lines
+ * takes twice as long. */
+__device__ __forceinline__ void store_lines(const float *out, float *y, const float *z, int shift, int count, int lane) {
 #pragma unroll
-    for (int i = 0; i < OUT_PIECES; ++i) {
-        const int index = i * 32 + lane, pitch = ROWS_JOINED ? RUN_X : PITCH, y = index / pitch, x = index % pitch;
-        p.column[i] = ROWS_JOINED ? y * PITCH + x : index;
-        p.offset[i] = ROWS_JOINED || CJ_RUN_ROWS == 1 ? index : y * (out_offset)size.out_x + x;
-        p.exists[i] = y < rows && x < columns;
+    for (int piece = 0; piece < (LINE - 1 + OUT_COUNT + 127) / 128; ++piece) {
+        const int first = (piece * 32 + lane) * 4 - shift; /* output */
+        if (first < count && first + 4 > 0) {
+            const float4 four = *(const float4 *)&out[first + shift];
+            const bool whole = first >= 0 && first + 4 <= count;
+            float v[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const bool exists = whole || (first + i >= 0 && first + i < count);
+                v[i] = cj_finish(v[i], CJ_HAS_Z && exists ? z[first + i] : 0.0F);
+                if (exists && !whole) {
+                    y[first + i] = v[i];
+                }
+            }
+            if (whole) {
+                *(float4 *)&y[first] = make_float4(v[0], v[1], v[2], v[3]);
+            }
+        }
+    }
+}
+
+/* One channel's outputs of several pieces of rows. */
+__device__ __forceinline__ void store_pieces(const float *out, float *y, const float *z, const sizes &size, int rows, int columns,
+                                             int lane) {
+    constexpr int PIECES = (CJ_COLUMNS + 31) / 32;
+    float v[PIECES];
+#pragma unroll
+    for (int piece = 0; piece < PIECES; ++piece) {
+        const int i = piece * 32 + lane, o_y = i / PITCH, o_x = i % PITCH;
+        const bool exists = o_y < rows && o_x < columns;
+        v[piece] = cj_finish(out[i], CJ_HAS_Z && exists ? z[o_y * (out_offset)size.out_x + o_x] : 0.0F);
+    }
+#pragma unroll
+    for (int piece = 0; piece < PIECES; ++piece) {
+        const int i = piece * 32 + lane, o_y = i / PITCH, o_x = i % PITCH;
+        if (o_y < rows && o_x < columns) {
+            y[o_y * (out_offset)size.out_x + o_x] = v[piece];
+        }
     }
 }
 
@@ -738,53 +774,53 @@ __device__ __forceinline__ void store(const float (&total)[OWN], const span &see
     const int rows = (int)(size.out_y - o_y < CJ_RUN_ROWS ? size.out_y - o_y : CJ_RUN_ROWS);
     const int columns = (int)(size.out_x - o_x < RUN_X ? size.out_x - o_x : RUN_X);
     const out_offset o = ((out_offset)t.z * (out_offset)size.out_y + o_y) * (out_offset)size.out_x + o_x;
-    out_places places;
-    find_outputs(places, size, rows, columns, lane);
+    const int count = ROWS_JOINED && columns > 0 ? rows * RUN_X : columns; /* not positive past the end */
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int first_k = ((int)t.k_tile * CJ_CONSUMERS_K + block) * M + warp * 16 + half * OUT_ROWS;
         const float4 channel = channels_of(args)[t.group * K_BLOCKS * M + first_k + row]; /* bias, 1 / s, guard, hard */
         const float factor = CJ_ALPHA * channel.y, threshold = threshold_of(seen, channel);
         const bool guarded = __any_sync(0xffffffff, threshold > 0.0F);
-        float strange = 0.0F; /* NaN once any value was not finite */
-#pragma unroll
-        for (int j = 0; j < CJ_COLUMNS / 8; ++j) {
-            float v[2];
-#pragma unroll
-            for (int column = 0; column < 2; ++column) {
-                const float sum = total[j * 4 + half * 2 + column];
-                v[column] = fmaf(sum, factor, channel.x);
-                if (guarded && fabsf(sum) < threshold) {
-                    v[column] = __uint_as_float(0x7fffffff);
-                }
-                const int outputs = outputs_of_eight(j * 8);
-                if (outputs == 8 || (outputs > 0 && is_output(j * 8 + lane % 4 * 2 + column))) {
-                    strange = fmaf(v[column], 0.0F, strange);
-                }
-            }
-            *(float2 *)&out[row * OUT_PITCH + j * 8 + lane % 4 * 2] = make_float2(v[0], v[1]);
-        }
-        __syncwarp();
-        if (__any_sync(0xffffffff, strange != strange)) {
-            replace_strange(out, args, index, first_k, run);
-            __syncwarp();
-        }
         const long long first = t.group * CJ_GROUP_OUT + first_k;
         float *y = (float *)args.y + t.n * args.y_batch_stride + first * args.y_channel_stride + o;
         const float *z = (const float *)args.z + t.n * args.z_batch_stride + first * args.z_channel_stride + o;
+        float *const own = out + row * OUT_PITCH + line_shift(y + row * args.y_channel_stride);
+        float strange = 0.0F; /* NaN once any value was not finite */
+#pragma unroll
+        for (int j = 0; j < CJ_COLUMNS / 8; ++j) {
+            const int outputs = outputs_of_eight(j * 8);
+            float v[2];
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const int column = j * 8 + lane % 4 * 2 + i;
+                const float sum = total[j * 4 + half * 2 + i];
+                v[i] = fmaf(sum, factor, channel.x);
+                if (guarded && fabsf(sum) < threshold) {
+                    v[i] = __uint_as_float(0x7fffffff);
+                }
+                if (outputs == 8 || (outputs > 0 && is_output(column))) {
+                    strange = fmaf(v[i], 0.0F, strange);
+                    if (IN_LINES) {
+                        own[place_of(column)] = v[i];
+                    }
+                }
+            }
+            if (!IN_LINES) {
+                *(float2 *)&own[j * 8 + lane % 4 * 2] = make_float2(v[0], v[1]);
+            }
+        }
+        __syncwarp();
+        if (__any_sync(0xffffffff, strange != strange)) {
+            replace_strange(out, args, index, first_k, run, y);
+            __syncwarp();
+        }
 #pragma unroll
         for (int k = 0; k < OUT_ROWS; ++k, y += args.y_channel_stride, z += args.z_channel_stride) {
-            const bool exists = first_k + (CJ_GROUP_OUT % OUT_ROWS == 0 ? 0 : k) < CJ_GROUP_OUT;
-            float v[OUT_PIECES];
-#pragma unroll
-            for (int i = 0; i < OUT_PIECES; ++i) {
-                v[i] = cj_finish(out[k * OUT_PITCH + places.column[i]],
-                                 CJ_HAS_Z && exists && places.exists[i] ? z[places.offset[i]] : 0.0F);
-            }
-#pragma unroll
-            for (int i = 0; i < OUT_PIECES; ++i) {
-                if (exists && places.exists[i]) {
-                    y[places.offset[i]] = v[i];
+            if (rows > 0 && first_k + (CJ_GROUP_OUT % OUT_ROWS == 0 ? 0 : k) < CJ_GROUP_OUT) {
+                if (IN_LINES) {
+                    store_lines(out + k * OUT_PITCH, y, z, line_shift(y), count, lane);
+                } else {
+                    store_pieces(out + k * OUT_PITCH, y, z, size, rows, columns, lane);
                 }
             }
         }

@@ -75,6 +75,13 @@ static int64_t columns_of(const cj_problem *p, const cj_tensor_config *c, const 
     return t->pitch * (taps_of(p, c, CJ_X) > 1 ? p->stride[CJ_X] : 1);
 }
 
+/* Floats of a row of outputs on their way to memory. */
+static int64_t out_pitch(const cj_problem *p, const cj_tensor_config *c) {
+    const bool joined = !p->dynamic && c->run_x == p->out_size[CJ_X];
+    const int64_t count = joined ? (int64_t)c->run_rows * c->run_x : c->columns;
+    return c->run_rows == 1 || joined ? cj_round_up(31 + count, 32) + 4 : cj_round_up(c->columns, 32) + 8;
+}
+
 static tile tile_of(const cj_problem *p, const cj_tensor_config *c) {
     tile t = {.k = (int64_t)64 * c->consumers_k,
               .y = (int64_t)CONSUMERS / c->consumers_k / c->runs_x * c->run_rows,
@@ -88,7 +95,7 @@ static tile tile_of(const cj_problem *p, const cj_tensor_config *c) {
     t.products = cj_round_up((slices_of(p, c) + 1) / 2, c->slot_products);
     t.shared_bytes = 16 * (c->stages * parts_of(c) * t.units + c->columns) +
                      (int64_t)c->slots * c->consumers_k * c->slot_products * parts_of(c) * PART_BYTES +
-                     4 * CONSUMERS * 4 * 8 * (cj_round_up(c->columns, 32) + 8) + 8 * c->stages + 16 * FILLERS / 32 +
+                     4 * CONSUMERS * 4 * 8 * out_pitch(p, c) + 8 * c->stages + 16 * FILLERS / 32 +
                      8 * (2 * c->stages + 2 * c->slots + 2);
     return t;
 }
@@ -243,10 +250,11 @@ static bool consider_rows(const cj_problem *p, cj_tensor_config c, int32_t most_
 }
 
 static bool consider_widths(const cj_problem *p, cj_tensor_config c, int32_t most_columns, visitor visit, void *state) {
-    enum { MOST_SPLITS = 6 };
-    const int64_t width = p->dynamic ? 128 : cj_most(1, p->out_size[CJ_X]), splits = cj_divide_up(width, most_columns);
+    enum { MOST_SPLITS = 8 };
+    const int64_t width = p->dynamic ? 128 : cj_most(1, p->out_size[CJ_X]);
+    int64_t split = cj_divide_up(width, most_columns);
     bool found = false;
-    for (int64_t split = splits; split < splits + MOST_SPLITS && split <= width; ++split) {
+    for (int i = 0; i < MOST_SPLITS && split <= width; ++i, split = cj_most(split + 1, split * 9 / 8)) {
         c.run_x = (int32_t)cj_divide_up(width, split);
         for (c.runs_x = 1; c.runs_x <= CONSUMERS / c.consumers_k; ++c.runs_x) {
             found |= consider_rows(p, c, most_columns, visit, state);
