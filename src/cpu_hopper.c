@@ -3,9 +3,12 @@
  *
  * A copy may be done at any time between its issue and the end of its barrier's phase, so every second one is done at
  * once and the others when no thread can go on without it: who reads too early, or writes too late, gets wrong results.
+ * A store may read shared memory at any time until its thread has waited for it, so every second one is done at once
+ * and the others at the end of that wait: who overwrites shared memory too early, or reads what is stored, likewise.
  *
  * Errors, where the device hangs, faults or computes something else: a barrier that was not initialised; a wait that
- * can never end; a copy to outside the block's shared memory, or still on its way when the block ends. */
+ * can never end; a copy to, or a store from, outside the block's shared memory; a copy still on its way when the block
+ * ends; a store that its thread never waits for. */
 #include "cpu_hopper.h"
 
 #include <stdio.h>
@@ -147,12 +150,57 @@ static bool do_late_copy(cj_block *block) {
 }
 
 /* ---------------------------------------------------------------------------------------------------------------------
+ * Bulk stores
+ * ------------------------------------------------------------------------------------------------------------------ */
+
+static void bulk_store(void *launch, void *to, const void *from, unsigned bytes) {
+    cj_block *block = launch;
+    cj_hopper *hopper = block->hopper;
+    const uint32_t offset = cj_block_shared_offset(block, from, bytes, "cj_bulk_store");
+    if (offset % UNIT != 0 || (uintptr_t)to % UNIT != 0 || bytes % UNIT != 0) {
+        cj_block_fail(block, "cj_bulk_store of %u bytes from byte %u of shared memory to %p, must be multiples of 16",
+                      bytes, offset, to);
+    }
+    ++hopper->stores_unwaited[block->current];
+    if (hopper->stores_issued++ % 2 == 0 || hopper->stores_late == CJ_LATE_STORES) {
+        memcpy(to, from, bytes);
+    } else {
+        hopper->stores[hopper->stores_late++] = (cj_store){block->current, to, from, bytes};
+    }
+}
+
+/* The last possible moment for this thread's stores is after whatever the others can do meanwhile. */
+static void bulk_store_wait(void *launch) {
+    cj_block *block = launch;
+    cj_hopper *hopper = block->hopper;
+    if (hopper->stores_unwaited[block->current] == 0) {
+        return;
+    }
+    cj_block_yield(block);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < hopper->stores_late; ++i) {
+        const cj_store store = hopper->stores[i];
+        if (store.thread == block->current) {
+            memcpy(store.to, store.from, store.bytes);
+        } else {
+            hopper->stores[kept++] = store;
+        }
+    }
+    hopper->stores_late = kept;
+    hopper->stores_unwaited[block->current] = 0;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------------
  * Life
  * ------------------------------------------------------------------------------------------------------------------ */
 
 /* The last thread leaves everything as for the next block's first. */
 static void thread_ends(cj_block *block) {
     cj_product_thread_ends(block);
+    const uint32_t stores = block->hopper->stores_unwaited[block->current];
+    if (stores > 0) {
+        cj_block_fail(block, "ended with %u bulk stores on their way", stores);
+    }
     if (block->ended + 1 == block->threads) {
         if (block->hopper->copies_late > 0) {
             cj_block_fail(block, "the block ends with %u bulk copies on their way", block->hopper->copies_late);
@@ -166,6 +214,8 @@ static const struct cj_cpu_hopper words = {.barrier_init = barrier_init,
                                            .barrier_expect = barrier_expect,
                                            .barrier_wait = barrier_wait,
                                            .bulk_load = bulk_load,
+                                           .bulk_store = bulk_store,
+                                           .bulk_store_wait = bulk_store_wait,
                                            .descriptor = cj_product_descriptor,
                                            .product = cj_product_issue,
                                            .product_fence = cj_product_fence,

@@ -10,7 +10,7 @@ void cj_hopper_close(cj_block *block);
 
 /* ---- between cpu_hopper.c and cpu_product.c ---- */
 
-enum { CJ_WARPGROUP = 128, CJ_WARPGROUPS = CJ_MAX_THREADS / CJ_WARPGROUP, CJ_LATE_COPIES = 256 };
+enum { CJ_WARPGROUP = 128, CJ_WARPGROUPS = CJ_MAX_THREADS / CJ_WARPGROUP, CJ_LATE_COPIES = 256, CJ_LATE_STORES = 256 };
 
 typedef struct cj_copy {
     void *to;
@@ -19,12 +19,23 @@ typedef struct cj_copy {
     void *barrier;
 } cj_copy;
 
+typedef struct cj_store {
+    uint32_t thread; /* that issued it */
+    void *to;
+    const void *from;
+    uint32_t bytes;
+} cj_store;
+
 /* State of the block that runs. */
 typedef struct cj_hopper {
     struct cj_warpgroup *warpgroups[CJ_WARPGROUPS]; /* NULL before their first product */
     uint64_t copies_issued;
     uint32_t copies_late;
     cj_copy copies[CJ_LATE_COPIES]; /* not done yet, oldest first */
+    uint64_t stores_issued;
+    uint32_t stores_late;
+    cj_store stores[CJ_LATE_STORES];          /* not done yet, oldest first */
+    uint32_t stores_unwaited[CJ_MAX_THREADS]; /* by each thread, also those that are done */
 } cj_hopper;
 
 struct cj_cpu_product;

@@ -139,3 +139,92 @@ Test(cpu_hopper, a_bulk_copy_to_outside_shared_memory_is_an_error) {
     expect_error("enum { EXPECTED = 256 };\n" COPIES, "    cj_bulk_load(shared + 8176, a.x, 32, full);\n", "}\n", 1,
                  numbers, "thread 0: cj_bulk_load at byte 8176 of shared memory, of which the block has 8192");
 }
+
+/* ---------------------------------------------------------------------------------------------------------------------
+ * Bulk stores
+ * ------------------------------------------------------------------------------------------------------------------ */
+
+/* Block 1 alone; a number a thread in shared memory. */
+#define STORES                                                      \
+    "CJ_KERNEL(convjit_forward, args, a) {\n"                       \
+    "    CJ_SHARED_MEMORY(shared);\n"                               \
+    "    const int t = (int)threadIdx.x;\n"                         \
+    "    int *const data = (int *)shared, *const y = (int *)a.y;\n" \
+    "    if (blockIdx.x != 1) return;\n"                            \
+    "    data[t] = t * t + 1;\n"                                    \
+    "    __syncthreads();\n"
+/* Every 16th thread stores 64 bytes. */
+#define ISSUE "    if (t % 16 == 0) cj_bulk_store(y + t, data + t, 64);\n"
+#define WAIT "    cj_bulk_store_wait();\n"
+
+static int count_stored(const int *y) {
+    int stored = 0;
+    for (int i = 0; i < 64; ++i) {
+        stored += y[i] == i * i + 1;
+    }
+    return stored;
+}
+
+Test(cpu_hopper, bulk_stores_have_read_shared_memory_when_they_are_waited_for) {
+    _Alignas(16) int y[64] = {0};
+    run_hopper(STORES, ISSUE WAIT, "    __syncthreads();\n    data[t] = -1;\n}\n", 64, NULL, y);
+    cr_expect_eq(count_stored(y), 64);
+}
+
+Test(cpu_hopper, more_bulk_stores_on_their_way_than_are_remembered_arrive_too) {
+    enum { EACH = 16 }; /* by each of 64 threads: 512 late ones */
+    _Alignas(16) static int y[64 * EACH * 4];
+    run_hopper(STORES,
+               "    for (int i = 0; i < 16; ++i) cj_bulk_store(y + (t * 16 + i) * 4, data + t / 4 * 4, 16);\n" WAIT,
+               "}\n", 64, NULL, y);
+    for (int i = 0; i < 64 * EACH * 4; ++i) {
+        const int from = i / (EACH * 4) / 4 * 4 + i % 4;
+        cr_assert_eq(y[i], from * from + 1, "element %d: %d", i, y[i]);
+    }
+}
+
+Test(cpu_hopper, who_overwrites_what_a_bulk_store_reads_without_waiting_stores_something_else) {
+    _Alignas(16) int y[64] = {0};
+    run_hopper(STORES, ISSUE "    data[t] = -1;\n", WAIT "}\n", 64, NULL, y);
+    cr_expect_lt(count_stored(y), 64);
+}
+
+Test(cpu_hopper, who_overwrites_what_another_threads_bulk_store_reads_during_its_wait_stores_something_else) {
+    _Alignas(16) int y[64] = {0};
+    run_hopper(STORES, ISSUE "    __syncthreads();\n    if (t % 16 != 0) data[t] = -1;\n", WAIT "}\n", 64, NULL, y);
+    cr_expect_eq(count_stored(y), 32 + 2, "two pieces of 16 at once, of the others the first number; %d",
+                 count_stored(y));
+}
+
+Test(cpu_hopper, who_reads_what_is_bulk_stored_before_its_wait_reads_something_else) {
+    _Alignas(16) int y[128] = {0};
+    run_hopper(STORES, ISSUE "    __syncthreads();\n    y[64 + t] = y[t];\n", WAIT "}\n", 64, NULL, y);
+    cr_expect_eq(count_stored(y), 64);
+    cr_expect_eq(count_stored(y + 64), 32, "two pieces of 16; %d", count_stored(y + 64));
+}
+
+Test(cpu_hopper, a_bulk_store_that_its_thread_does_not_wait_for_is_an_error) {
+    expect_error(STORES, "    if (t == 5) cj_bulk_store((int *)a.x, data, 64);\n    if (t != 5)\n", WAIT "}\n", 64,
+                 numbers, "thread 5: ended with 1 bulk stores on their way");
+    expect_error(STORES, "    for (int i = 0; i < 2 && t == 5; ++i) cj_bulk_store((int *)a.x, data, 64);\n", "}\n", 64,
+                 numbers, "thread 5: ended with 2 bulk stores on their way");
+}
+
+Test(cpu_hopper, a_bulk_store_from_outside_shared_memory_is_an_error) {
+    expect_error(STORES, "    cj_bulk_store((int *)a.x, shared + 8176, 32);\n", WAIT "}\n", 1, numbers,
+                 "thread 0: cj_bulk_store at byte 8176 of shared memory, of which the block has 8192");
+}
+
+static void expect_misaligned(const char *body, unsigned bytes, unsigned from, unsigned to) {
+    char text[256];
+    snprintf(text, sizeof(text),
+             "thread 0: cj_bulk_store of %u bytes from byte %u of shared memory to %p, must be multiples of 16", bytes,
+             from, (void *)((char *)numbers + to));
+    expect_error(STORES, body, WAIT "}\n", 1, numbers, text);
+}
+
+Test(cpu_hopper, a_bulk_store_of_broken_units_is_an_error) {
+    expect_misaligned("    cj_bulk_store((char *)a.x, shared, 24);\n", 24, 0, 0);
+    expect_misaligned("    cj_bulk_store((char *)a.x, shared + 4, 16);\n", 16, 4, 0);
+    expect_misaligned("    cj_bulk_store((char *)a.x + 8, shared, 16);\n", 16, 0, 8);
+}
