@@ -3,12 +3,13 @@
  *
  * A copy may be done at any time between its issue and the end of its barrier's phase, so every second one is done at
  * once and the others when no thread can go on without it: who reads too early, or writes too late, gets wrong results.
- * A store may read shared memory at any time until its thread has waited for it, so every second one is done at once
- * and the others at the end of that wait: who overwrites shared memory too early, or reads what is stored, likewise.
+ * A store may read shared memory at any time until its thread has waited for its group, so every second one is done at
+ * once and the others at the end of that wait: who overwrites shared memory too early, or reads what is stored,
+ * likewise.
  *
  * Errors, where the device hangs, faults or computes something else: a barrier that was not initialised; a wait that
  * can never end; a copy to, or a store from, outside the block's shared memory; a copy still on its way when the block
- * ends; a store that its thread never waits for. */
+ * ends; a store that its thread never closes a group with or waits for. */
 #include "cpu_hopper.h"
 
 #include <stdio.h>
@@ -153,6 +154,11 @@ static bool do_late_copy(cj_block *block) {
  * Bulk stores
  * ------------------------------------------------------------------------------------------------------------------ */
 
+static void do_store(cj_store *store) {
+    memcpy(store->to, store->from, store->bytes);
+    store->done = true;
+}
+
 static void bulk_store(void *launch, void *to, const void *from, unsigned bytes) {
     cj_block *block = launch;
     cj_hopper *hopper = block->hopper;
@@ -161,46 +167,66 @@ static void bulk_store(void *launch, void *to, const void *from, unsigned bytes)
         cj_block_fail(block, "cj_bulk_store of %u bytes from byte %u of shared memory to %p, must be multiples of 16",
                       bytes, offset, to);
     }
-    ++hopper->stores_unwaited[block->current];
-    if (hopper->stores_issued++ % 2 == 0 || hopper->stores_late == CJ_LATE_STORES) {
-        memcpy(to, from, bytes);
-    } else {
-        hopper->stores[hopper->stores_late++] = (cj_store){block->current, to, from, bytes};
+    cj_store store = {block->current, hopper->store_groups[block->current], to, from, bytes, false};
+    const bool forgotten = hopper->stores_open == CJ_OPEN_STORES;
+    if (hopper->stores_issued++ % 2 == 0 || forgotten) {
+        do_store(&store);
+    }
+    if (!forgotten) {
+        hopper->stores[hopper->stores_open++] = store;
     }
 }
 
-/* The last possible moment for this thread's stores is after whatever the others can do meanwhile. */
-static void bulk_store_wait(void *launch) {
+static void bulk_store_commit(void *launch) {
+    const cj_block *block = launch;
+    ++block->hopper->store_groups[block->current];
+}
+
+/* Is it this thread's, of a group that is closed and not one of the newest `pending`? */
+static bool waited_for(const cj_block *block, const cj_store *store, unsigned pending) {
+    return store->thread == block->current && store->group + pending < block->hopper->store_groups[block->current];
+}
+
+/* The last possible moment for these stores is after whatever the other threads can do meanwhile. */
+static void bulk_store_wait(void *launch, unsigned pending) {
     cj_block *block = launch;
     cj_hopper *hopper = block->hopper;
-    if (hopper->stores_unwaited[block->current] == 0) {
-        return;
+    bool late = false;
+    for (uint32_t i = 0; i < hopper->stores_open && !late; ++i) {
+        late = !hopper->stores[i].done && waited_for(block, &hopper->stores[i], pending);
     }
-    cj_block_yield(block);
+    if (late) {
+        cj_block_yield(block);
+    }
     uint32_t kept = 0;
-    for (uint32_t i = 0; i < hopper->stores_late; ++i) {
-        const cj_store store = hopper->stores[i];
-        if (store.thread == block->current) {
-            memcpy(store.to, store.from, store.bytes);
-        } else {
-            hopper->stores[kept++] = store;
+    for (uint32_t i = 0; i < hopper->stores_open; ++i) {
+        if (!waited_for(block, &hopper->stores[i], pending)) {
+            hopper->stores[kept++] = hopper->stores[i];
+        } else if (!hopper->stores[i].done) {
+            do_store(&hopper->stores[i]);
         }
     }
-    hopper->stores_late = kept;
-    hopper->stores_unwaited[block->current] = 0;
+    hopper->stores_open = kept;
 }
 
 /* ---------------------------------------------------------------------------------------------------------------------
  * Life
  * ------------------------------------------------------------------------------------------------------------------ */
 
+static void store_thread_ends(cj_block *block) {
+    uint32_t open = 0;
+    for (uint32_t i = 0; i < block->hopper->stores_open; ++i) {
+        open += block->hopper->stores[i].thread == block->current;
+    }
+    if (open > 0) {
+        cj_block_fail(block, "ended with %u bulk stores on their way", open);
+    }
+}
+
 /* The last thread leaves everything as for the next block's first. */
 static void thread_ends(cj_block *block) {
     cj_product_thread_ends(block);
-    const uint32_t stores = block->hopper->stores_unwaited[block->current];
-    if (stores > 0) {
-        cj_block_fail(block, "ended with %u bulk stores on their way", stores);
-    }
+    store_thread_ends(block);
     if (block->ended + 1 == block->threads) {
         if (block->hopper->copies_late > 0) {
             cj_block_fail(block, "the block ends with %u bulk copies on their way", block->hopper->copies_late);
@@ -215,6 +241,7 @@ static const struct cj_cpu_hopper words = {.barrier_init = barrier_init,
                                            .barrier_wait = barrier_wait,
                                            .bulk_load = bulk_load,
                                            .bulk_store = bulk_store,
+                                           .bulk_store_commit = bulk_store_commit,
                                            .bulk_store_wait = bulk_store_wait,
                                            .descriptor = cj_product_descriptor,
                                            .product = cj_product_issue,

@@ -10,7 +10,7 @@ void cj_hopper_close(cj_block *block);
 
 /* ---- between cpu_hopper.c and cpu_product.c ---- */
 
-enum { CJ_WARPGROUP = 128, CJ_WARPGROUPS = CJ_MAX_THREADS / CJ_WARPGROUP, CJ_LATE_COPIES = 256, CJ_LATE_STORES = 256 };
+enum { CJ_WARPGROUP = 128, CJ_WARPGROUPS = CJ_MAX_THREADS / CJ_WARPGROUP, CJ_LATE_COPIES = 256, CJ_OPEN_STORES = 1024 };
 
 typedef struct cj_copy {
     void *to;
@@ -21,9 +21,11 @@ typedef struct cj_copy {
 
 typedef struct cj_store {
     uint32_t thread; /* that issued it */
+    uint64_t group;  /* of that thread */
     void *to;
     const void *from;
     uint32_t bytes;
+    bool done;
 } cj_store;
 
 /* State of the block that runs. */
@@ -33,9 +35,9 @@ typedef struct cj_hopper {
     uint32_t copies_late;
     cj_copy copies[CJ_LATE_COPIES]; /* not done yet, oldest first */
     uint64_t stores_issued;
-    uint32_t stores_late;
-    cj_store stores[CJ_LATE_STORES];          /* not done yet, oldest first */
-    uint32_t stores_unwaited[CJ_MAX_THREADS]; /* by each thread, also those that are done */
+    uint32_t stores_open;
+    cj_store stores[CJ_OPEN_STORES];       /* not waited for yet, oldest first */
+    uint64_t store_groups[CJ_MAX_THREADS]; /* closed by each thread */
 } cj_hopper;
 
 struct cj_cpu_product;

@@ -154,8 +154,8 @@ Test(cpu_hopper, a_bulk_copy_to_outside_shared_memory_is_an_error) {
     "    data[t] = t * t + 1;\n"                                    \
     "    __syncthreads();\n"
 /* Every 16th thread stores 64 bytes. */
-#define ISSUE "    if (t % 16 == 0) cj_bulk_store(y + t, data + t, 64);\n"
-#define WAIT "    cj_bulk_store_wait();\n"
+#define ISSUE "    if (t % 16 == 0) cj_bulk_store(y + t, data + t, 64);\n    cj_bulk_store_commit();\n"
+#define WAIT "    cj_bulk_store_wait<0>();\n"
 
 static int count_stored(const int *y) {
     int stored = 0;
@@ -172,10 +172,11 @@ Test(cpu_hopper, bulk_stores_have_read_shared_memory_when_they_are_waited_for) {
 }
 
 Test(cpu_hopper, more_bulk_stores_on_their_way_than_are_remembered_arrive_too) {
-    enum { EACH = 16 }; /* by each of 64 threads: 512 late ones */
+    enum { EACH = 32 }; /* by each of 64 threads: 2048 */
     _Alignas(16) static int y[64 * EACH * 4];
     run_hopper(STORES,
-               "    for (int i = 0; i < 16; ++i) cj_bulk_store(y + (t * 16 + i) * 4, data + t / 4 * 4, 16);\n" WAIT,
+               "    for (int i = 0; i < 32; ++i) cj_bulk_store(y + (t * 32 + i) * 4, data + t / 4 * 4, 16);\n"
+               "    cj_bulk_store_commit();\n" WAIT,
                "}\n", 64, NULL, y);
     for (int i = 0; i < 64 * EACH * 4; ++i) {
         const int from = i / (EACH * 4) / 4 * 4 + i % 4;
@@ -203,11 +204,40 @@ Test(cpu_hopper, who_reads_what_is_bulk_stored_before_its_wait_reads_something_e
     cr_expect_eq(count_stored(y + 64), 32, "two pieces of 16; %d", count_stored(y + 64));
 }
 
+/* Each of four threads stores two pieces of 32 bytes, a group each, and overwrites both before it waits for all. */
+#define TWO_GROUPS                                                              \
+    "    if (t % 16 == 0) {\n"                                                  \
+    "        for (int i = 0; i < 16; i += 8) {\n"                               \
+    "            cj_bulk_store(y + t + i, data + t + i, 32);\n"                 \
+    "            if (i == 0 && t % 32 == 0) cj_bulk_store(y + 64, data, 16);\n" \
+    "            cj_bulk_store_commit();\n"                                     \
+    "        }\n"
+
+Test(cpu_hopper, waiting_for_all_but_the_newest_bulk_stores_frees_only_what_the_older_ones_read) {
+    _Alignas(16) int y[68] = {0};
+    run_hopper(STORES,
+               TWO_GROUPS "        cj_bulk_store_wait<1>();\n        for (int i = 0; i < 8; ++i) data[t + i] = -1;\n",
+               "        cj_bulk_store_wait<0>();\n    }\n}\n", 64, NULL, y);
+    cr_expect_eq(count_stored(y), 64);
+    run_hopper(STORES,
+               TWO_GROUPS "        cj_bulk_store_wait<1>();\n        for (int i = 8; i < 16; ++i) data[t + i] = -1;\n",
+               "        cj_bulk_store_wait<0>();\n    }\n}\n", 64, NULL, y);
+    cr_expect_lt(count_stored(y), 64);
+}
+
 Test(cpu_hopper, a_bulk_store_that_its_thread_does_not_wait_for_is_an_error) {
-    expect_error(STORES, "    if (t == 5) cj_bulk_store((int *)a.x, data, 64);\n    if (t != 5)\n", WAIT "}\n", 64,
-                 numbers, "thread 5: ended with 1 bulk stores on their way");
-    expect_error(STORES, "    for (int i = 0; i < 2 && t == 5; ++i) cj_bulk_store((int *)a.x, data, 64);\n", "}\n", 64,
-                 numbers, "thread 5: ended with 2 bulk stores on their way");
+    static const char one[] = "    if (t == 5) cj_bulk_store((int *)a.x, data, 64);\n";
+    expect_error(STORES, one, "    cj_bulk_store_commit();\n}\n", 64, numbers,
+                 "thread 5: ended with 1 bulk stores on their way");
+    expect_error(STORES, one, "    cj_bulk_store_commit();\n    cj_bulk_store_wait<1>();\n}\n", 64, numbers,
+                 "thread 5: ended with 1 bulk stores on their way");
+    expect_error(STORES, "    for (int i = 0; i < 2 && t == 5; ++i) cj_bulk_store((int *)a.x, data, 64);\n",
+                 "    cj_bulk_store_commit();\n}\n", 64, numbers, "thread 5: ended with 2 bulk stores on their way");
+}
+
+Test(cpu_hopper, a_bulk_store_whose_group_is_not_closed_is_not_waited_for) {
+    expect_error(STORES, "    if (t == 5) cj_bulk_store((int *)a.x, data, 64);\n", WAIT "}\n", 64, numbers,
+                 "thread 5: ended with 1 bulk stores on their way");
 }
 
 Test(cpu_hopper, a_bulk_store_from_outside_shared_memory_is_an_error) {

@@ -18,7 +18,8 @@ struct cj_cpu_hopper {
     void (*barrier_wait)(void *launch, void *barrier, unsigned int parity);
     void (*bulk_load)(void *launch, void *to, const void *from, unsigned int bytes, void *barrier);
     void (*bulk_store)(void *launch, void *to, const void *from, unsigned int bytes);
-    void (*bulk_store_wait)(void *launch);
+    void (*bulk_store_commit)(void *launch);
+    void (*bulk_store_wait)(void *launch, unsigned int pending);
     unsigned int (*descriptor)(void *launch, const void *start, unsigned int k_stride);
     void (*product)(void *launch, const struct cj_cpu_product *product);
     void (*product_fence)(void *launch);
@@ -49,8 +50,11 @@ inline void cj_bulk_load(void *to, const void *from, unsigned int bytes, cj_barr
 inline void cj_bulk_store(void *to, const void *from, unsigned int bytes) {
     cj_host.hopper->bulk_store(cj_host.launch, to, from, bytes);
 }
-inline void cj_bulk_store_wait() {
-    cj_host.hopper->bulk_store_wait(cj_host.launch);
+inline void cj_bulk_store_commit() {
+    cj_host.hopper->bulk_store_commit(cj_host.launch);
+}
+template <int pending> inline void cj_bulk_store_wait() {
+    cj_host.hopper->bulk_store_wait(cj_host.launch, pending);
 }
 inline void cj_barrier_wait(cj_barrier *barrier, unsigned int parity) {
     cj_host.hopper->barrier_wait(cj_host.launch, barrier, parity);
