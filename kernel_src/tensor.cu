@@ -121,11 +121,12 @@ constexpr int TEAM_JOBS = (JOBS + TEAMS - 1) / TEAMS;
 typedef float items[CJ_JOB_ITEMS][DEPTH];
 
 /* Shared memory. */
-/* Outputs of a channel follow each other in memory if a run has one row, or whole rows; then they lie in shared memory as
- * in their lines of 128 bytes there. Pitches in floats; 4 and 8: rows start in other banks. */
-constexpr bool ROWS_JOINED = !CJ_DYNAMIC && RUN_X == CJ_OUT_X, IN_LINES = CJ_RUN_ROWS == 1 || ROWS_JOINED;
-constexpr int LINE = 32, OUT_ROWS = 8, OUT_COUNT = ROWS_JOINED ? CJ_RUN_ROWS * RUN_X : CJ_COLUMNS;
-constexpr int OUT_PITCH = IN_LINES ? (LINE - 1 + OUT_COUNT + 31) / 32 * 32 + 4 : (CJ_COLUMNS + 31) / 32 * 32 + 8;
+/* Outputs of a channel follow each other in memory if a run has one row, or whole rows: then they leave by bulk copies, for
+ * which they lie in shared memory as they do there in their 16 bytes. Pitches in floats; 4 and 8: rows start in other
+ * banks. */
+constexpr bool ROWS_JOINED = !CJ_DYNAMIC && RUN_X == CJ_OUT_X, IN_BULK = !CJ_HAS_Z && (CJ_RUN_ROWS == 1 || ROWS_JOINED);
+constexpr int OUT_ROWS = 8, OUT_COUNT = ROWS_JOINED ? CJ_RUN_ROWS * RUN_X : CJ_COLUMNS;
+constexpr int OUT_PITCH = IN_BULK ? (3 + OUT_COUNT + 7) / 8 * 8 + 4 : (CJ_COLUMNS + 31) / 32 * 32 + 8;
 constexpr int RING_OFFSET = 16 * (CJ_STAGES * BUFFER + CJ_COLUMNS); /* COLUMNS: what the last run may reach past a buffer */
 constexpr int OUT_OFFSET = RING_OFFSET + 16 * CJ_SLOTS * CJ_CONSUMERS_K * SLOT_WEIGHTS;
 constexpr int SCALE_OFFSET = OUT_OFFSET + 4 * CONSUMERS * 4 * OUT_ROWS * OUT_PITCH;
@@ -684,11 +685,11 @@ __host__ __device__ constexpr int outputs_of_eight(int first) {
 }
 
 /* Where a channel's row of `out` begins for outputs that go to y, and where in it a column of a product lies. */
-__device__ __forceinline__ int line_shift(const float *y) {
-    return IN_LINES ? (int)((unsigned long long)y / sizeof(float) % LINE) : 0;
+__device__ __forceinline__ int bulk_shift(const float *y) {
+    return IN_BULK ? (int)((unsigned long long)y / sizeof(float) % 4) : 0;
 }
 __device__ __forceinline__ int place_of(int column) {
-    return ROWS_JOINED && CJ_RUN_ROWS > 1 ? column / PITCH * RUN_X + column % PITCH : column;
+    return IN_BULK && CJ_RUN_ROWS > 1 ? column / PITCH * RUN_X + column % PITCH : column;
 }
 
 /* See "the surprising rule": one warp's outputs out[OUT_ROWS][OUT_PITCH], of channels from first_k on, that go to y. */
@@ -702,9 +703,10 @@ __device__ __noinline__ void replace_strange(float *out, const cj_forward_args &
         const long long o_y = t.y + run_y(run) + column / PITCH, o_x = t.x + run_x(run) + column % PITCH;
         const bool exists = is_output(column) && o_y < size.out_y && o_x < size.out_x;
         for (int i = 0; i < OUT_ROWS && exists && first_k + i < CJ_GROUP_OUT; ++i) {
-            float &value = out[i * OUT_PITCH + line_shift(y + i * args.y_channel_stride) + place_of(column)];
+            float &value = out[i * OUT_PITCH + bulk_shift(y + i * args.y_channel_stride) + place_of(column)];
             if (!(value - value == 0.0F)) {
                 value = cj_linear(exact_output(args, size, t, w + (long long)i * CJ_GROUP_IN * TAPS, o_y, o_x), channel[i].x);
+                value = IN_BULK ? cj_finish(value, 0.0F) : value;
             }
         }
     }
@@ -716,30 +718,28 @@ __device__ __forceinline__ float threshold_of(const span &seen, const float4 &ch
     return fmaxf(lossy, seen.down * channel.w);
 }
 
-/* One channel's outputs in lines: four neighbours a lane, which a line's end or the run's may cut. `shift`: see line_shift.
- * Memory takes sectors of 32 bytes, one that is written in part costs it a read, and one store that touches two lines
- * takes twice as long. */
-__device__ __forceinline__ void store_lines(const float *out, float *y, const float *z, int shift, int count, int lane) {
-#pragma unroll
-    for (int piece = 0; piece < (LINE - 1 + OUT_COUNT + 127) / 128; ++piece) {
-        const int first = (piece * 32 + lane) * 4 - shift; /* output */
-        if (first < count && first + 4 > 0) {
-            const float4 four = *(const float4 *)&out[first + shift];
-            const bool whole = first >= 0 && first + 4 <= count;
-            float v[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const bool exists = whole || (first + i >= 0 && first + i < count);
-                v[i] = cj_finish(v[i], CJ_HAS_Z && exists ? z[first + i] : 0.0F);
-                if (exists && !whole) {
-                    y[first + i] = v[i];
-                }
-            }
-            if (whole) {
-                *(float4 *)&y[first] = make_float4(v[0], v[1], v[2], v[3]);
-            }
+/* A warp's outputs, finished and each channel's in a row: 16 bytes of memory at a time by bulk copies, which take no
+ * instructions and no time of the unit that loads and stores, and what is cut off at both ends one by one. */
+__device__ __forceinline__ void store_in_bulk(const float *out, float *y, const cj_forward_args &args, int channels, int count,
+                                              int lane) {
+    cj_async_fence();
+    __syncwarp();
+    const int row = lane / 4, column = lane % 4;
+    const float *const from = out + row * OUT_PITCH + bulk_shift(y + row * args.y_channel_stride);
+    float *const to = y + row * args.y_channel_stride;
+    const int head = min((4 - bulk_shift(to)) % 4, count), middle = (count - head) / 4 * 4;
+    if (row < channels && count > 0) {
+        if (column == 0 && middle > 0) {
+            cj_bulk_store(to + head, from + head, middle * (unsigned)sizeof(float));
+        }
+        if (column < head) {
+            to[column] = from[column];
+        }
+        if (head + middle + column < count) {
+            to[head + middle + column] = from[head + middle + column];
         }
     }
+    cj_bulk_store_commit();
 }
 
 /* One channel's outputs of several pieces of rows. */
@@ -774,17 +774,22 @@ __device__ __forceinline__ void store(const float (&total)[OWN], const span &see
     const int rows = (int)(size.out_y - o_y < CJ_RUN_ROWS ? size.out_y - o_y : CJ_RUN_ROWS);
     const int columns = (int)(size.out_x - o_x < RUN_X ? size.out_x - o_x : RUN_X);
     const out_offset o = ((out_offset)t.z * (out_offset)size.out_y + o_y) * (out_offset)size.out_x + o_x;
+    const int warp_k = ((int)t.k_tile * CJ_CONSUMERS_K + block) * M + warp * 16;
+    const float4 *const channel_0 = channels_of(args) + t.group * K_BLOCKS * M + warp_k + row;
+    const float4 channel_of_half[2] = {channel_0[0], channel_0[OUT_ROWS]};
     const int count = ROWS_JOINED && columns > 0 ? rows * RUN_X : columns; /* not positive past the end */
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const int first_k = ((int)t.k_tile * CJ_CONSUMERS_K + block) * M + warp * 16 + half * OUT_ROWS;
-        const float4 channel = channels_of(args)[t.group * K_BLOCKS * M + first_k + row]; /* bias, 1 / s, guard, hard */
+        const int first_k = warp_k + half * OUT_ROWS;
+        const float4 channel = channel_of_half[half]; /* bias, 1 / s, guard, hard */
         const float factor = CJ_ALPHA * channel.y, threshold = threshold_of(seen, channel);
         const bool guarded = __any_sync(0xffffffff, threshold > 0.0F);
         const long long first = t.group * CJ_GROUP_OUT + first_k;
         float *y = (float *)args.y + t.n * args.y_batch_stride + first * args.y_channel_stride + o;
         const float *z = (const float *)args.z + t.n * args.z_batch_stride + first * args.z_channel_stride + o;
-        float *const own = out + row * OUT_PITCH + line_shift(y + row * args.y_channel_stride);
+        cj_bulk_store_wait<0>(); /* for what lies in `out` */
+        __syncwarp();
+        float *const own = out + row * OUT_PITCH + bulk_shift(y + row * args.y_channel_stride);
         float strange = 0.0F; /* NaN once any value was not finite */
 #pragma unroll
         for (int j = 0; j < CJ_COLUMNS / 8; ++j) {
@@ -800,12 +805,12 @@ __device__ __forceinline__ void store(const float (&total)[OWN], const span &see
                 }
                 if (outputs == 8 || (outputs > 0 && is_output(column))) {
                     strange = fmaf(v[i], 0.0F, strange);
-                    if (IN_LINES) {
-                        own[place_of(column)] = v[i];
+                    if (IN_BULK) {
+                        own[place_of(column)] = CJ_ACTIVATION == 0 || !(v[i] - v[i] == 0.0F) ? v[i] : cj_finish(v[i], 0.0F);
                     }
                 }
             }
-            if (!IN_LINES) {
+            if (!IN_BULK) {
                 *(float2 *)&own[j * 8 + lane % 4 * 2] = make_float2(v[0], v[1]);
             }
         }
@@ -814,14 +819,13 @@ __device__ __forceinline__ void store(const float (&total)[OWN], const span &see
             replace_strange(out, args, index, first_k, run, y);
             __syncwarp();
         }
+        const int channels = CJ_GROUP_OUT % OUT_ROWS == 0 && first_k < CJ_GROUP_OUT ? OUT_ROWS : CJ_GROUP_OUT - first_k;
 #pragma unroll
-        for (int k = 0; k < OUT_ROWS; ++k, y += args.y_channel_stride, z += args.z_channel_stride) {
-            if (rows > 0 && first_k + (CJ_GROUP_OUT % OUT_ROWS == 0 ? 0 : k) < CJ_GROUP_OUT) {
-                if (IN_LINES) {
-                    store_lines(out + k * OUT_PITCH, y, z, line_shift(y), count, lane);
-                } else {
-                    store_pieces(out + k * OUT_PITCH, y, z, size, rows, columns, lane);
-                }
+        for (int k = 0; k < (IN_BULK ? 1 : OUT_ROWS); ++k, y += args.y_channel_stride, z += args.z_channel_stride) {
+            if (IN_BULK) {
+                store_in_bulk(out, y, args, rows > 0 ? channels : 0, count, lane);
+            } else if (k < channels) {
+                store_pieces(out + k * OUT_PITCH, y, z, size, rows, columns, lane);
             }
         }
         __syncwarp();
@@ -842,6 +846,7 @@ __device__ __forceinline__ void consume(const shared_memory &shared, const cj_fo
         /* Nothing of this is worth registers while products run. */
         store(total, seen, shared, args, cj_opaque(index), cj_opaque((int)threadIdx.x));
     }
+    cj_bulk_store_wait<0>();
 }
 
 CJ_KERNEL(convjit_forward, cj_forward_args, args) {

@@ -40,6 +40,23 @@ __device__ __forceinline__ void cj_bulk_load(void *to, const void *from, unsigne
                  : "memory");
 }
 
+/* Copies `bytes`, a multiple of 16, from shared to global memory, both 16-byte aligned. */
+__device__ __forceinline__ void cj_bulk_store(void *to, const void *from, unsigned bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(cj_shared_address(from)),
+                 "r"(bytes)
+                 : "memory");
+}
+
+/* Closes the group of the thread's copies since the last one; there may be none. */
+__device__ __forceinline__ void cj_bulk_store_commit() {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+/* Waits until at most `pending` of the thread's groups still read shared memory. */
+template <int pending> __device__ __forceinline__ void cj_bulk_store_wait() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory");
+}
+
 /* Waits until the phase of this parity (0 for the first) has ended. */
 __device__ __forceinline__ void cj_barrier_wait(cj_barrier *barrier, unsigned parity) {
     asm volatile("{\n"
