@@ -10,31 +10,31 @@
  * To add a family, add a line here and write src/family_NAME.c and kernel_src/NAME.cu. */
 typedef struct entry {
     const cj_family *family;
-    bool by_name_only; /* used only where CONVJIT_FAMILY names it: under way */
+    bool slow_on_cpu; /* used on the target cpu only where CONVJIT_FAMILY names it, for tests */
 } entry;
 
 static const entry families[] = {
-    {&cj_family_tensor, .by_name_only = true},
-    {&cj_family_direct, .by_name_only = false},
+    {&cj_family_tensor, .slow_on_cpu = true},
+    {&cj_family_direct, .slow_on_cpu = false},
 };
 enum { FAMILIES = sizeof families / sizeof *families };
 
 /* False, and says why, if the settings keep the family from being chosen. */
-static bool allowed(const entry *e, cj_text *why) {
+static bool allowed(const entry *e, const cj_target *target, cj_text *why) {
     const char *only = cj_setting_get(CJ_SETTING_FAMILY);
     if (only && strcmp(only, e->family->name) != 0) {
         cj_text_printf(why, "CONVJIT_FAMILY is %s", only);
         return false;
     }
-    if (!only && e->by_name_only) {
-        cj_text_printf(why, "used only where CONVJIT_FAMILY is %s", e->family->name);
+    if (!only && e->slow_on_cpu && target->kind == CJ_TARGET_CPU) {
+        cj_text_printf(why, "used on the target cpu only where CONVJIT_FAMILY is %s", e->family->name);
         return false;
     }
     return true;
 }
 
 static bool computes(const entry *e, const cj_problem *problem, const cj_target *target, cj_text *why) {
-    if (!allowed(e, why)) {
+    if (!allowed(e, target, why)) {
         return false;
     }
     const char *reason = e->family->refuses(problem, target);
@@ -124,7 +124,7 @@ static void explain_family(const entry *e, const cj_problem *problem, const cj_t
     }
     if (e->family == chosen) {
         cj_text_printf(out, "chosen, ");
-    } else if (allowed(e, out)) {
+    } else if (allowed(e, target, out)) {
         cj_text_printf(out, "not the fastest, ");
     } else {
         cj_text_printf(out, ", ");

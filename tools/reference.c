@@ -101,9 +101,9 @@ typedef struct window_sum {
     int64_t taps;
 } window_sum;
 
-/* Two halves of 11 bits, the lower scaled by 2^11, hold what is up to 2^27 smaller than the largest to 22 bits. */
+/* Two halves of 11 bits hold what is up to 2^15 smaller than the largest to 22 bits. */
 static double read_as(double magnitude, double peak) {
-    return magnitude * 0x1p27 < peak ? peak : magnitude;
+    return magnitude * 0x1p15 < peak ? peak : magnitude;
 }
 
 static void add_tap(window_sum *total, double x, double w, const peaks *peak) {
