@@ -117,7 +117,8 @@ static bool compensated(const cj_tensor_config *c, const tile *t) {
 /* Of the filling warps for a stage. Where the teams cannot share out the planes, each job looks its lines up. */
 static double fill_cost(const cj_tensor_config *c, const tile *t) {
     const bool own_plane = FILLERS / c->lanes % (c->chunk_c / DEPTH) == 0;
-    return (double)t->held * 560.0 + (double)cj_divide_up(t->jobs, FILLERS / c->lanes) * (own_plane ? 80.0 : 670.0);
+    return (double)t->held * 560.0 + (double)cj_divide_up(t->jobs, FILLERS / c->lanes) * (own_plane ? 80.0 : 670.0) +
+           (c->fold ? 600.0 : 0.0);
 }
 
 /* Of both consumers for a slot of weights. A product of 64 x N x 16 takes N / 2; a consumer that waits for products and

@@ -70,6 +70,29 @@ Test(family, the_reasons_of_all_are_told_in_one_text) {
     EXPECT_TEXT_HAS("; ");
 }
 
+/* The reference layers are far from where the families' predicted times meet; the target cpu has no tensor cores. */
+Test(family, the_fastest_is_chosen_for_the_target) {
+    static const struct {
+        const char *line, *target;
+        const cj_family *family;
+    } cases[] = {
+        {"conv2d n8 c32 k64 in512x512 f5x9", "sm_90a", &cj_family_tensor},
+        {"conv3d n16 c3 k64 in64x64x64 f3x5x7 tf32", "sm_90a", &cj_family_tensor},
+        {"conv2d n8 c32 k64 in512x512 f5x9", "sm_80", &cj_family_direct},
+        {"conv2d n8 c32 k64 in512x512 f5x9", "sm_90", &cj_family_direct},
+        {"conv2d n8 c32 k64 in512x512 f5x9", "cpu", &cj_family_direct},
+        {"conv2d c64 k64 g64 in56x56 f3x3", "sm_90a", &cj_family_direct},
+        {"convt2d c64 k64 in56x56 f3x3", "sm_90a", &cj_family_direct},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+        const cj_problem problem = problem_of(cases[i].line);
+        const cj_target target = target_of(cases[i].target);
+        cj_plan plan = {0};
+        cr_expect_eq(cj_family_choose(&problem, &target, &plan), CONVJIT_SUCCESS, "%s", convjit_last_error());
+        cr_expect_eq(plan.family, cases[i].family, "%s on %s", cases[i].line, cases[i].target);
+    }
+}
+
 Test(family, convjit_family_picks_one_and_the_others_say_so) {
     const cj_target target = target_of("sm_90a");
     const cj_problem taken = problem_of("conv2d c32 k64 in50x50 f5x9"),
