@@ -19,7 +19,7 @@ enum {
     REGISTERS = 256,            /* of a consumer and a filling thread together */
     MOST_FOLD_CHANNELS = 16,    /* with more, channels alone fill slices */
     MOST_FOLD = 64,             /* taps */
-    MOST_SUM = 3,               /* products of a sum: see "Numbers" in the kernel */
+    MOST_SUM = 4,               /* products of a sum: see "Numbers" in the kernel */
     SLOT_SUMS = 2,              /* ... and sums of a slot */
     MOST_BLOCK_SUM = 6,         /* products of a sum, and a slot, in math fp32_block */
     MOST_SLOT = 10,             /* ... of a slot where nothing is summed apart (math tf32) */
@@ -115,9 +115,9 @@ static bool compensated(const cj_tensor_config *c, const tile *t) {
  * which it tells the time to 10 % (root mean square) ---- */
 
 /* Of the filling warps for a stage. Where the teams cannot share out the planes, each job looks its lines up. */
-static double fill_cost(const cj_tensor_config *c, const tile *t) {
+static double fill_cost(const cj_tensor_config *c, int64_t jobs, int64_t held) {
     const bool own_plane = FILLERS / c->lanes % (c->chunk_c / DEPTH) == 0;
-    return (double)t->held * 560.0 + (double)cj_divide_up(t->jobs, FILLERS / c->lanes) * (own_plane ? 80.0 : 670.0) +
+    return (double)held * 560.0 + (double)cj_divide_up(jobs, FILLERS / c->lanes) * (own_plane ? 80.0 : 670.0) +
            (c->fold ? 600.0 : 0.0);
 }
 
@@ -141,7 +141,7 @@ static double cost_of(const cj_problem *p, const cj_tensor_config *c, const tile
                          (double)cj_divide_up(out[CJ_Y], t->y) * (double)cj_divide_up(out[CJ_X], t->x);
     const double waves = tiles / 132.0 + 0.35; /* the last one is seldom full */
     const double multiply = (double)(t->products / c->slot_products) * slot_cost(c, compensated(c, t)) + 525.0;
-    const double fill = fill_cost(c, t);
+    const double fill = fill_cost(c, t->jobs, t->held);
     const double move = (double)(t->units * DEPTH * 4 + t->products * parts_of(c) * PART_BYTES * c->consumers_k) / 25.0;
     const double stage = sqrt(multiply * multiply + fill * fill + move * move);
     const double store = (double)(c->columns * CONSUMERS) * 64.0 * 4.0 / 20.0 * (in_bulk(p, c) ? 1.0 : 2.2);
@@ -198,12 +198,14 @@ static bool fill_fits(const cj_problem *p, const cj_tensor_config *c, int32_t ah
 
 /* The cheapest way to fill a stage; of equals, the most lanes, then the longest pieces. */
 static void choose_jobs(const cj_problem *p, cj_tensor_config *c) {
+    const tile t = tile_of(p, c);
+    const int64_t rows = c->chunk_c / DEPTH * rows_of(p, c, &t), columns = columns_of(p, c, &t);
     cj_tensor_config best = *c;
     double least = -1.0;
     for (c->lanes = 32; c->lanes >= 8; c->lanes /= 2) {
         for (c->job_items = 6; c->job_items >= 1; --c->job_items) {
-            const tile t = tile_of(p, c);
-            const double cost = fill_cost(c, &t);
+            const int64_t jobs = rows * cj_divide_up(columns, (int64_t)c->lanes * c->job_items);
+            const double cost = fill_cost(c, jobs, cj_divide_up(jobs, FILLERS / c->lanes) * c->job_items);
             if (least < 0.0 || cost < least) {
                 least = cost;
                 best.lanes = c->lanes;
@@ -218,17 +220,24 @@ static void choose_jobs(const cj_problem *p, cj_tensor_config *c) {
 /* Completes the configuration and shows it. */
 static bool consider(const cj_problem *p, cj_tensor_config c, visitor visit, void *state) {
     choose_sum(p, &c);
-    choose_jobs(p, &c);
-    const tile t = tile_of(p, &c);
+    c.slots = 4;
+    c.slots = tile_of(p, &c).shared_bytes > MOST_SHARED ? 2 : 4;
     candidate result = {.config = c};
-    if (!fill_fits(p, &c, 1)) {
-        result.dropped = "more units of a stage than a filling thread has registers for";
-    } else if (t.shared_bytes > MOST_SHARED) {
+    if (tile_of(p, &c).shared_bytes > MOST_SHARED) { /* whoever fills it */
         result.dropped = "more than 232448 bytes of shared memory";
     } else {
-        result.cost = cost_of(p, &c, &t, CJ_PLAN_BATCH);
+        choose_jobs(p, &c);
+        result.config = c;
+        const tile t = tile_of(p, &c);
+        if (fill_fits(p, &c, 1)) {
+            result.cost = cost_of(p, &c, &t, CJ_PLAN_BATCH);
+        } else {
+            result.dropped = "more units of a stage than a filling thread has registers for";
+        }
     }
-    visit(&result, state);
+    if (visit) {
+        visit(&result, state);
+    }
     return !result.dropped;
 }
 
@@ -238,16 +247,14 @@ static bool consider_rows(const cj_problem *p, cj_tensor_config c, int32_t most_
     const int64_t rows = p->dynamic ? most_columns : cj_most(1, p->out_size[CJ_Y]);
     int32_t most = c.runs_x > 1 ? 1 : (int32_t)cj_least((most_columns - c.run_x) / pitch + 1, rows);
     bool found = false;
-    for (; most >= 1 && c.run_x <= most_columns; most /= 2) {
+    for (; most >= 1 && c.run_x <= most_columns && (visit || !found); most /= 2) {
         c.run_rows = most;
         c.columns = (int32_t)cj_round_up((most - 1) * pitch + c.run_x, 8);
-        for (c.slots = 4; c.slots >= 2; c.slots /= 2) {
-            c.chunk_y = (int32_t)taps_of(p, &c, CJ_Y);
+        c.chunk_y = (int32_t)taps_of(p, &c, CJ_Y);
+        found |= consider(p, c, visit, state);
+        if (c.chunk_y > 1) {
+            c.chunk_y = 1;
             found |= consider(p, c, visit, state);
-            if (c.chunk_y > 1) {
-                c.chunk_y = 1;
-                found |= consider(p, c, visit, state);
-            }
         }
     }
     return found;
@@ -258,7 +265,8 @@ static bool consider_widths(const cj_problem *p, cj_tensor_config c, int32_t mos
     const int64_t width = p->dynamic ? 128 : cj_most(1, p->out_size[CJ_X]);
     int64_t split = cj_divide_up(width, most_columns);
     bool found = false;
-    for (int i = 0; i < MOST_SPLITS && split <= width; ++i, split = cj_most(split + 1, split * 9 / 8)) {
+    for (int i = 0; i < MOST_SPLITS && split <= width && (visit || !found);
+         ++i, split = cj_most(split + 1, split * 9 / 8)) {
         c.run_x = (int32_t)cj_divide_up(width, split);
         for (c.runs_x = 1; c.runs_x <= CONSUMERS / c.consumers_k; ++c.runs_x) {
             found |= consider_rows(p, c, most_columns, visit, state);
@@ -267,7 +275,7 @@ static bool consider_widths(const cj_problem *p, cj_tensor_config c, int32_t mos
     return found;
 }
 
-/* Shows tiles in a fixed order. False if none can be used. */
+/* Shows tiles in a fixed order. False if none can be used. Without `visit`, stops soon after the first that can. */
 static bool search(const cj_problem *p, visitor visit, void *state) {
     /* ptxas wants 26 registers beside a product's sums, of the 128 that the kernel starts with. */
     enum { MOST_CHUNK = 64, COLUMNS = 128, MOST_COLUMNS = 200 };
@@ -282,7 +290,7 @@ static bool search(const cj_problem *p, visitor visit, void *state) {
     bool found = false;
     for (c.fold = 0; c.fold <= 2; ++c.fold) {
         int32_t last = 0;
-        for (int32_t size = DEPTH; size <= MOST_CHUNK && fits[c.fold]; size += DEPTH) {
+        for (int32_t size = DEPTH; size <= MOST_CHUNK && fits[c.fold] && (visit || !found); size += DEPTH) {
             const int64_t even = cj_divide_up(lines_of(p, &c), cj_divide_up(lines_of(p, &c), size));
             c.chunk_c = (int32_t)cj_round_up(even, DEPTH);
             if (c.chunk_c == last) {
@@ -310,11 +318,6 @@ static void keep_cheapest(const candidate *c, void *state) {
 
 /* ---- applicable ---- */
 
-static void ignore(const candidate *c, void *state) {
-    (void)c;
-    (void)state;
-}
-
 static const char *refuses(const cj_problem *p, const cj_target *target) {
     CJ_REFUSE_IF(target->kind == CJ_TARGET_CUDA && (target->capability != 90 || !target->has_features), "not sm_90a")
     CJ_REFUSE_IF(p->transposed, "is for convolutions, not transposed ones")
@@ -328,7 +331,7 @@ static const char *refuses(const cj_problem *p, const cj_target *target) {
         CJ_REFUSE_IF(p->stride[d] > 1 << 10 || p->dilation[d] > 1 << 10, "stride or dilation over 1024")
         CJ_REFUSE_IF(p->in_size[d] > 1 << 30 || p->out_size[d] > 1 << 30, "size over 1073741824")
     }
-    CJ_REFUSE_IF(!search(p, ignore, NULL), "no tile of it fits shared memory and registers")
+    CJ_REFUSE_IF(!search(p, NULL, NULL), "no tile of it fits shared memory and registers")
     return NULL;
 }
 
