@@ -58,7 +58,7 @@
  * CJ_SLOT_PRODUCTS          products of slices whose weights a slot holds                                6
  * CJ_LAG                    slots that the second consumer begins after the first                        2
  * CJ_SUM_PRODUCTS           ... that form one sum; divides SLOT_PRODUCTS                                 3
- * CJ_LOSS                   what a sum loses of itself on average, in 2^-23rds: see kernels.md             1
+ * CJ_LOSS                   what a sum loses of itself on average, in 2^-23rds: see kernels.md         1
  * CJ_COMPENSATED            1 = what is rounded off the total is where the next sum begins               1
  * CJ_AHEAD                  stages that lie in the filling threads' registers: 1 or 2                    1
  * CJ_LANES                  threads that fill a piece of a row: 8, 16 or 32                              32
@@ -120,10 +120,9 @@ constexpr int PIECES = (IN_COLUMNS + JOB_COLUMNS - 1) / JOB_COLUMNS, JOBS = PLAN
 constexpr int TEAM_JOBS = (JOBS + TEAMS - 1) / TEAMS;
 typedef float items[CJ_JOB_ITEMS][DEPTH];
 
-/* Shared memory. */
-/* Outputs of a channel follow each other in memory if a run has one row, or whole rows: then they leave by bulk copies, for
- * which they lie in shared memory as they do there in their 16 bytes. Pitches in floats; 4 and 8: rows start in other
- * banks. */
+/* Shared memory. Outputs of a channel follow each other in memory if a run has one row, or whole rows: then they leave by
+ * bulk copies, for which they lie here as they do there within their 16 bytes. Pitches are in floats; + 4 and + 8: rows
+ * start in other banks. */
 constexpr bool ROWS_JOINED = !CJ_DYNAMIC && RUN_X == CJ_OUT_X, IN_BULK = !CJ_HAS_Z && (CJ_RUN_ROWS == 1 || ROWS_JOINED);
 constexpr int OUT_ROWS = 8, OUT_COUNT = ROWS_JOINED ? CJ_RUN_ROWS * RUN_X : CJ_COLUMNS;
 constexpr int OUT_PITCH = IN_BULK ? (3 + OUT_COUNT + 7) / 8 * 8 + 4 : (CJ_COLUMNS + 31) / 32 * 32 + 8;
@@ -888,7 +887,7 @@ __device__ __forceinline__ float weight(const cj_pack_args &args, long long chan
                                                                    : (channel * CJ_GROUP_IN + c) * TAPS + tap);
 }
 
-/* What find_channel adds up over a block. */
+/* What convjit_pack finds out about an output channel. */
 struct channel_span {
     unsigned most, lossy; /* bits of the largest finite |w|; weights that the split makes inexact */
     float sum;            /* of |w * s| */
@@ -963,7 +962,7 @@ CJ_KERNEL(convjit_pack, cj_pack_args, args) {
         }
         span.most = 0;
         span = combine(span);
-        if (thread == 0) { /* 2^-13 * sum and 4 * lossy: see threshold_of and DESIGN of numbers above */
+        if (thread == 0) { /* 2^-13 * sum and 4 * lossy: see threshold_of and the rule above */
             const float bias = exists && args.bias ? cj_memory<CJ_BIAS_TYPE>::load(args.bias, channel) : 0.0F;
             channels[row] = make_float4(bias, scale.down, span.sum * 0x1p-13F, CJ_GUARD ? (float)span.lossy * 4.0F : 0.0F);
         }

@@ -13,18 +13,20 @@ enum {
     CONSUMERS = 2,
     THREADS = 512,
     FILLERS = 192,
-    MOST_SHARED = 227 * 1024,   /* of a block on sm_90 */
-    PART_BYTES = 2048,          /* one part of the weights of a product of slices, 64 x 16 */
-    DEPTH = 8,                  /* of a slice */
-    REGISTERS = 256,            /* of a consumer and a filling thread together */
-    MOST_FOLD_CHANNELS = 16,    /* with more, channels alone fill slices */
-    MOST_FOLD = 64,             /* taps */
-    MOST_SUM = 4,               /* products of a sum: see "Numbers" in the kernel */
-    SLOT_SUMS = 2,              /* ... and sums of a slot */
-    MOST_BLOCK_SUM = 6,         /* products of a sum, and a slot, in math fp32_block */
-    MOST_SLOT = 10,             /* ... of a slot where nothing is summed apart (math tf32) */
-    MOST_PLAIN_SUMS = 6,        /* of a tile, that plain float32 adds up well enough */
-    MOST_BLOCK_PLAIN_SUMS = 16, /* ... in math fp32_block */
+    MOST_SHARED = 227 * 1024,          /* of a block on sm_90 */
+    PART_BYTES = 2048,                 /* one part of the weights of a product of slices, 64 x 16 */
+    DEPTH = 8,                         /* of a slice */
+    REGISTERS = 256,                   /* of a consumer and a filling thread together */
+    MOST_FOLD_CHANNELS = 16,           /* with more, channels alone fill slices */
+    MOST_FOLD = 64,                    /* taps */
+    MOST_SUM = 4,                      /* products of a sum: see "Numbers" in the kernel */
+    SLOT_SUMS = 2,                     /* ... and sums of a slot */
+    MOST_BLOCK_SUM = 6,                /* products of a sum, and a slot, in math fp32_block */
+    MOST_SLOT = 10,                    /* ... of a slot where nothing is summed apart (math tf32) */
+    MOST_PLAIN_SUMS = 6,               /* of a tile, that plain float32 adds up well enough */
+    MOST_BLOCK_PLAIN_SUMS = 16,        /* ... in math fp32_block */
+    OUT_BYTES = 4 * CONSUMERS * 4 * 8, /* shared memory for a column of outputs: 8 rows of each consumer warp */
+    SPAN_BYTES = 8 * 2 * FILLERS / 32,
 };
 
 /* ---- tiles ---- */
@@ -99,10 +101,10 @@ static tile tile_of(const cj_problem *p, const cj_tensor_config *c) {
     t.held = cj_divide_up(t.jobs, FILLERS / c->lanes) * c->job_items;
     t.chunks = cj_divide_up(lines_of(p, c), c->chunk_c) * taps_of(p, c, CJ_Z) * (taps_of(p, c, CJ_Y) / c->chunk_y);
     t.products = cj_round_up((slices_of(p, c) + 1) / 2, c->slot_products);
-    t.shared_bytes = 16 * (c->stages * parts_of(c) * t.units + c->columns) +
-                     (int64_t)c->slots * c->consumers_k * c->slot_products * parts_of(c) * PART_BYTES +
-                     4 * CONSUMERS * 4 * 8 * out_pitch(p, c) + 8 * c->stages + 16 * FILLERS / 32 +
-                     8 * (2 * c->stages + 2 * c->slots + 2);
+    const int64_t stages = c->stages, slots = c->slots;
+    t.shared_bytes = 16 * (stages * parts_of(c) * t.units + c->columns) +
+                     slots * c->consumers_k * c->slot_products * parts_of(c) * PART_BYTES +
+                     OUT_BYTES * out_pitch(p, c) + 8 * stages + SPAN_BYTES + 8 * (2 * stages + 2 * slots + 2);
     return t;
 }
 
