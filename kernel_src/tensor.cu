@@ -48,8 +48,10 @@
  * CJ_FOLD                   taps that are lines of their own: 0 none, 1 along z and y, 2 along x too     0
  * CJ_COLUMNS                N of a product: pixels of a run                                              128
  * CJ_CONSUMERS_K            consumers that differ in output channels: 1 or 2 (else in pixels)            1
+ * CJ_OWN_RUNS               runs of a consumer: 1 or 2                                                   1
  * CJ_RUN_X                  output columns of a run                                                      128
- * CJ_RUNS_X                 runs beside each other along x: 1, or 2 with RUN_ROWS 1; else along y        1
+ * CJ_OVERLAP                ... that the next one has too, so that stores can begin where a sector does  0
+ * CJ_RUNS_X                 runs beside each other along x; more than 1 only with RUN_ROWS 1             1
  * CJ_RUN_ROWS               output rows of a run                                                         1
  * CJ_CHUNK_C                lines of a stage, a multiple of 8                                            16
  * CJ_CHUNK_Y                kernel rows of a stage: KERNEL_Y or 1; 1 if they are folded                  5
@@ -60,6 +62,8 @@
  * CJ_SUM_PRODUCTS           ... that form one sum; divides SLOT_PRODUCTS                                 3
  * CJ_LOSS                   what a sum loses of itself on average, in 2^-23rds: see kernels.md         1
  * CJ_COMPENSATED            1 = what is rounded off the total is where the next sum begins               1
+ * CJ_SPREAD                 1 = neighbouring tiles go to neighbouring blocks, not to the same              1
+ * CJ_OUT_BUFFERS            of eight channels' outputs, for each warp: divides 2 OWN_RUNS                2
  * CJ_AHEAD                  stages that lie in the filling threads' registers: 1 or 2                    1
  * CJ_LANES                  threads that fill a piece of a row: 8, 16 or 32                              32
  * CJ_JOB_ITEMS              units of such a piece for each of them                                       3
@@ -68,11 +72,11 @@
  * CJ_SHARED_BYTES           dynamic shared memory                                                        150000
  * and those of hopper.cuh and epilogue.cuh */
 
-constexpr int CONSUMERS = 2, WARPGROUP = 128, M = 64, FILLERS = 192, FILL_WARPS = FILLERS / 32;
+constexpr int CONSUMERS = 2, WARPGROUP = 128, M = 64, FILLERS = WARPGROUP, FILL_WARPS = FILLERS / 32;
 constexpr int PARTS = CJ_PRODUCTS == 1 ? 1 : 2;
 constexpr float LO = CJ_PRODUCTS == 4 ? 2048.0F : 1.0F; /* what lo parts are multiplied by */
-constexpr int RUNS = CONSUMERS / CJ_CONSUMERS_K;
-constexpr int TILE_K = M * CJ_CONSUMERS_K, RUN_X = CJ_RUN_X, TILE_X = RUN_X * CJ_RUNS_X;
+constexpr int RUNS = CONSUMERS / CJ_CONSUMERS_K * CJ_OWN_RUNS;
+constexpr int TILE_K = M * CJ_CONSUMERS_K, RUN_X = CJ_RUN_X, RUN_STEP = RUN_X - CJ_OVERLAP, TILE_X = RUN_STEP * CJ_RUNS_X;
 constexpr int TILE_Y = RUNS / CJ_RUNS_X * CJ_RUN_ROWS;
 constexpr int K_TILES = (CJ_GROUP_OUT + TILE_K - 1) / TILE_K;
 constexpr int DEPTH = 8; /* lines of a slice: halves of a unit */
@@ -91,7 +95,7 @@ constexpr int PARITIES_Y = CJ_CHUNK_Y > 1 ? CJ_STRIDE_Y : 1, PARITIES_X = TAPS_X
 constexpr int TAP_Y = CJ_CHUNK_Y > 1 ? CJ_DILATION_Y : 0, TAP_X = TAPS_X > 1 ? CJ_DILATION_X : 0;
 constexpr int REACH = (TAPS_X - 1) * TAP_X;
 constexpr int ROWS = TILE_Y + (CJ_CHUNK_Y - 1) * TAP_Y / CJ_STRIDE_Y;
-constexpr int PITCH = TILE_X + REACH / CJ_STRIDE_X;
+constexpr int PITCH = TILE_X + CJ_OVERLAP + REACH / CJ_STRIDE_X;
 constexpr int PLANE = PARITIES_Y * PARITIES_X * ROWS * PITCH; /* units */
 constexpr int PART = PLANES * PLANE, BUFFER = PARTS * PART;
 
@@ -104,6 +108,7 @@ constexpr int STAGE_PRODUCTS = STAGE_SLOTS * CJ_SLOT_PRODUCTS;
  * operand wants them; then float4 channel[group][K_BLOCKS * 64]: bias, 1 / s, guard, hard (see pack); then the weights as
  * floats, [group][GROUP_OUT][GROUP_IN][taps], for the surprising rule. */
 constexpr int K_BLOCKS = K_TILES * CJ_CONSUMERS_K;
+constexpr bool RESIDENT = CJ_SLOTS == CHUNKS * STAGE_SLOTS && K_TILES == 1 && CJ_GROUPS == 1; /* brought once, for all tiles */
 constexpr int PART_WEIGHTS = 2 * M, PRODUCT_WEIGHTS = PARTS * PART_WEIGHTS;
 constexpr long long BLOCK_WEIGHTS = (long long)CHUNKS * STAGE_PRODUCTS * PRODUCT_WEIGHTS;
 constexpr long long PACKED_WEIGHTS = CJ_GROUPS * K_BLOCKS * BLOCK_WEIGHTS;
@@ -123,21 +128,33 @@ typedef float items[CJ_JOB_ITEMS][DEPTH];
 /* Shared memory. Outputs of a channel follow each other in memory if a run has one row, or whole rows: then they leave by
  * bulk copies, for which they lie here as they do there within their 16 bytes. Pitches are in floats; + 4 and + 8: rows
  * start in other banks. */
-constexpr bool ROWS_JOINED = !CJ_DYNAMIC && RUN_X == CJ_OUT_X, IN_BULK = !CJ_HAS_Z && (CJ_RUN_ROWS == 1 || ROWS_JOINED);
+constexpr bool ROWS_JOINED = !CJ_DYNAMIC && RUN_X == CJ_OUT_X && CJ_OVERLAP == 0, IN_BULK = !CJ_HAS_Z && (CJ_RUN_ROWS == 1 || ROWS_JOINED);
 constexpr int OUT_ROWS = 8, OUT_COUNT = ROWS_JOINED ? CJ_RUN_ROWS * RUN_X : CJ_COLUMNS;
 constexpr int OUT_PITCH = IN_BULK ? (3 + OUT_COUNT + 7) / 8 * 8 + 4 : (CJ_COLUMNS + 31) / 32 * 32 + 8;
 constexpr int RING_OFFSET = 16 * (CJ_STAGES * BUFFER + CJ_COLUMNS); /* COLUMNS: what the last run may reach past a buffer */
 constexpr int OUT_OFFSET = RING_OFFSET + 16 * CJ_SLOTS * CJ_CONSUMERS_K * SLOT_WEIGHTS;
-constexpr int SCALE_OFFSET = OUT_OFFSET + 4 * CONSUMERS * 4 * OUT_ROWS * OUT_PITCH;
-constexpr int SPAN_OFFSET = SCALE_OFFSET + 8 * CJ_STAGES, BARRIER_OFFSET = SPAN_OFFSET + 8 * 2 * FILL_WARPS;
+constexpr int SCALE_OFFSET = OUT_OFFSET + 4 * CONSUMERS * 4 * CJ_OUT_BUFFERS * OUT_ROWS * OUT_PITCH;
+constexpr int SPAN_OFFSET = SCALE_OFFSET + 8 * CJ_STAGES, LINES_OFFSET = SPAN_OFFSET + 8 * 2 * FILL_WARPS;
+constexpr int FOLDED_LINES = CJ_FOLD > 0 ? CHUNKS_C * CJ_CHUNK_C : 0, CHANNELS_OFFSET = LINES_OFFSET + 16 * FOLDED_LINES;
+constexpr bool CHANNELS_SHARED = CHANNELS <= 256;
+constexpr int BARRIER_OFFSET = CHANNELS_OFFSET + (CHANNELS_SHARED ? 16 * (int)CHANNELS : 0);
 static_assert(BARRIER_OFFSET + 8 * (2 * CJ_STAGES + 2 * CJ_SLOTS + 2) <= CJ_SHARED_BYTES, "plan and kernel disagree");
 static_assert((CJ_RUN_ROWS - 1) * PITCH + RUN_X <= CJ_COLUMNS, "plan and kernel disagree");
 
+/* A line that holds kernel taps: its first unit's distance from channel 0's, and the taps. */
+struct alignas(16) folded_line {
+    long long distance;
+    short z, y, x;
+};
+static_assert(LINES_OFFSET % sizeof(folded_line) == 0, "plan and kernel disagree");
+
 struct shared_memory {
     uint4 *buffers, *ring;
-    float *out;       /* [CONSUMERS * 4][OUT_ROWS][OUT_PITCH]: outputs of each warp on their way to memory */
+    float *out;       /* [CONSUMERS * 4][OUT_BUFFERS][OUT_ROWS][OUT_PITCH]: outputs of each warp on their way to memory */
     float2 *scale;    /* [STAGES]: 1 / s of the buffer's input; the same if it spans more than 2^27, else 0 */
     uint2 *span;      /* [2][FILL_WARPS]: largest |x| and smallest but 0 of each warp's items */
+    folded_line *lines; /* [FOLDED_LINES] */
+    float4 *channels; /* [CHANNELS] if they are few: see the packed weights */
     cj_barrier *full, *empty, *slot_full, *slot_empty, *filling, *start;
 };
 
@@ -145,6 +162,7 @@ __device__ __forceinline__ shared_memory make_shared(unsigned char *base) {
     shared_memory s;
     s.buffers = (uint4 *)base, s.ring = (uint4 *)(base + RING_OFFSET);
     s.out = (float *)(base + OUT_OFFSET), s.scale = (float2 *)(base + SCALE_OFFSET), s.span = (uint2 *)(base + SPAN_OFFSET);
+    s.lines = (folded_line *)(base + LINES_OFFSET), s.channels = (float4 *)(base + CHANNELS_OFFSET);
     s.full = (cj_barrier *)(base + BARRIER_OFFSET), s.empty = s.full + CJ_STAGES;
     s.slot_full = s.empty + CJ_STAGES, s.slot_empty = s.slot_full + CJ_SLOTS;
     s.filling = s.slot_empty + CJ_SLOTS, s.start = s.filling + 1;
@@ -154,9 +172,9 @@ __device__ __forceinline__ shared_memory make_shared(unsigned char *base) {
 /* Where a thread is in a ring of buffers: which one, and the parity of that phase of its barriers that comes next. One
  * register; the counter may wrap, for counts are powers of two. */
 template <int count> struct turn {
-    static_assert((count & (count - 1)) == 0, "plan and kernel disagree");
     unsigned steps;
     __device__ __forceinline__ int index() const {
+        static_assert((count & (count - 1)) == 0, "plan and kernel disagree");
         return (int)(steps % count);
     }
     __device__ __forceinline__ unsigned parity() const {
@@ -179,21 +197,25 @@ struct tile {
 
 /* First output row and column of a run in its tile. */
 __device__ __forceinline__ int run_y(int run) {
-    return CJ_RUNS_X > 1 ? 0 : run * CJ_RUN_ROWS;
+    return run / CJ_RUNS_X * CJ_RUN_ROWS;
 }
 __device__ __forceinline__ int run_x(int run) {
-    return CJ_RUNS_X > 1 ? run * RUN_X : 0;
+    return run % CJ_RUNS_X * RUN_STEP;
 }
+constexpr int OWN_DISTANCE = CJ_RUNS_X > 1 ? RUN_STEP : CJ_RUN_ROWS * PITCH; /* units between a consumer's runs */
 
-/* The tiles of a block follow each other: it soon writes the rest of what it wrote in part of a sector. */
+/* Of `count` tiles from first on, every step-th. */
 struct tile_range {
-    position first, end;
+    position first, count, step;
 };
 
 __device__ __forceinline__ tile_range own_tiles(const cj_forward_args &args) {
     const position tiles = (position)args.tiles, each = tiles / gridDim.x, more = tiles % gridDim.x, block = blockIdx.x;
-    const position first = block * each + (block < more ? block : more);
-    return {first, first + each + (block < more ? 1 : 0)};
+    const position count = each + (block < more ? 1 : 0);
+    if (CJ_SPREAD) {
+        return {block, count, (position)gridDim.x};
+    }
+    return {block * each + (block < more ? block : more), count, 1};
 }
 
 __device__ __forceinline__ tile make_tile(position index, const sizes &size) {
@@ -268,6 +290,7 @@ struct source {
     const float *x;    /* of channel 0 */
     range zs, ys, xs;  /* that are inside the input */
     int line, lines;   /* first one, and how many there are; 0 past the last tile */
+    bool whole;        /* no unit is padding */
 };
 
 __device__ __forceinline__ source make_source(const cj_forward_args &args, const sizes &size, const tile &t,
@@ -278,20 +301,24 @@ __device__ __forceinline__ source make_source(const cj_forward_args &args, const
     source s;
     s.x = (const float *)args.x + t.n * args.x_batch_stride + t.group * CJ_GROUP_IN * args.x_channel_stride +
           ((in_offset)z0 * (in_offset)size.in_y + y0) * (in_offset)size.in_x + x0;
-    s.zs = inside(z0, size.in_z, (FOLD_Z - 1) * CJ_DILATION_Z + 1);
-    s.ys = inside(y0, size.in_y, IN_ROWS * STEP_Y + (FOLD_Y - 1) * CJ_DILATION_Y);
-    s.xs = inside(x0, size.in_x, IN_COLUMNS * STEP_X + (FOLD_X - 1) * CJ_DILATION_X);
+    constexpr int COUNT_Z = (FOLD_Z - 1) * CJ_DILATION_Z + 1, COUNT_Y = IN_ROWS * STEP_Y + (FOLD_Y - 1) * CJ_DILATION_Y,
+                  COUNT_X = IN_COLUMNS * STEP_X + (FOLD_X - 1) * CJ_DILATION_X;
+    s.zs = inside(z0, size.in_z, COUNT_Z);
+    s.ys = inside(y0, size.in_y, COUNT_Y);
+    s.xs = inside(x0, size.in_x, COUNT_X);
     s.line = piece.line;
     s.lines = t.n < args.batch ? LINES - piece.line : 0;
+    s.whole = s.lines >= CJ_CHUNK_C && z0 >= 0 && z0 + COUNT_Z <= size.in_z && y0 >= 0 && y0 + COUNT_Y <= size.in_y && x0 >= 0 &&
+              x0 + COUNT_X <= size.in_x;
     return s;
 }
 
 /* Goes on to the next stage's input; behind the last tile there are no lines. */
-__device__ __forceinline__ void next_stage(position &index, int &piece, tile &t, source &s, const cj_forward_args &args,
+__device__ __forceinline__ void next_stage(position &index, position step, int &piece, tile &t, source &s, const cj_forward_args &args,
                                            const sizes &size) {
     piece = piece + 1 == CHUNKS ? 0 : piece + 1;
     if (piece == 0) {
-        ++index;
+        index += step;
         t = make_tile(index, size);
     }
     s = make_source(args, size, t, make_chunk(piece));
@@ -307,6 +334,11 @@ struct place {
     int plane, row, column; /* column: of the team's first unit */
     bool exists;
 };
+
+/* Where many jobs lie is found anew for each stage: there are no registers to remember it. */
+__device__ __forceinline__ int anew(int team) {
+    return TEAM_JOBS > 2 ? cj_opaque(team) : team;
+}
 
 __device__ __forceinline__ place job_of(int team, int i) {
     const int job = OWN_PLANE ? i * (TEAMS / PLANES) + team / PLANES : (i * TEAMS + team) / PLANES;
@@ -325,34 +357,65 @@ struct lines {
     bool exist[DEPTH];
 };
 
-__device__ __forceinline__ void find_lines(lines &l, const cj_forward_args &args, const sizes &size, const source &s, int plane) {
-#pragma unroll
-    for (int j = 0; j < DEPTH; ++j) {
-        const line_parts line = parts_of(s.line + plane * DEPTH + j);
-        const int z = line.z * CJ_DILATION_Z;
-        l.y[j] = line.y * CJ_DILATION_Y, l.x_shift[j] = line.x * CJ_DILATION_X;
-        l.x[j] = s.x + line.c * args.x_channel_stride + ((in_offset)size.in_y * z + l.y[j]) * (in_offset)size.in_x + l.x_shift[j];
-        l.exist[j] = (LINES % CJ_CHUNK_C == 0 ? s.lines > 0 : plane * DEPTH + j < s.lines) && is_in(s.zs, z);
+/* The table of lines that hold kernel taps. */
+__device__ __forceinline__ void list_lines(folded_line *table, const cj_forward_args &args, const sizes &size) {
+    for (int i = (int)threadIdx.x; i < FOLDED_LINES; i += CJ_THREADS) {
+        const line_parts line = parts_of(i);
+        folded_line &to = table[i];
+        to.distance = line.c * args.x_channel_stride +
+                      (line.z * CJ_DILATION_Z * size.in_y + line.y * CJ_DILATION_Y) * size.in_x + line.x * CJ_DILATION_X;
+        to.z = (short)line.z, to.y = (short)line.y, to.x = (short)line.x;
     }
 }
 
-/* Loads the team's i-th job. `l` is that of the job before. */
-__device__ __forceinline__ void load_job(items &v, lines &l, const cj_forward_args &args, const sizes &size, const source &s,
-                                         int team, int i, int lane) {
-    const place p = job_of(team, i);
-    const int in_y = p.row * STEP_Y, in_x = (p.column + lane) * STEP_X;
-    const in_offset offset = in_y * (in_offset)size.in_x + in_x;
-    if (i == 0 || !OWN_PLANE) {
-        find_lines(l, args, size, s, p.plane);
-    }
+__device__ __forceinline__ void find_lines(lines &l, const shared_memory &shared, const cj_forward_args &args, const source &s,
+                                           int plane) {
 #pragma unroll
     for (int j = 0; j < DEPTH; ++j) {
-        const bool there = p.exists && l.exist[j] && is_in(s.ys, in_y + l.y[j]);
+        const int i = plane * DEPTH + j;
+        const folded_line line =
+            CJ_FOLD > 0 ? shared.lines[s.line + i] : folded_line{(s.line + i) * args.x_channel_stride, 0, 0, 0};
+        l.x[j] = s.x + line.distance;
+        l.y[j] = line.y * CJ_DILATION_Y, l.x_shift[j] = line.x * CJ_DILATION_X;
+        l.exist[j] = (LINES % CJ_CHUNK_C == 0 ? s.lines > 0 : i < s.lines) && is_in(s.zs, line.z * CJ_DILATION_Z);
+    }
+}
+
+/* Loads a stage's jobs of a team. `whole`: no unit of the stage is padding. */
+template <bool whole>
+__device__ __forceinline__ void load_jobs(items (&v)[TEAM_JOBS], const shared_memory &shared, const cj_forward_args &args,
+                                          const sizes &size, const source &s, int team, int lane) {
+    lines l;
+    team = anew(team);
 #pragma unroll
-        for (int k = 0; k < CJ_JOB_ITEMS; ++k) {
-            const int step = k * LANES * STEP_X;
-            v[k][j] = there && is_in(s.xs, in_x + l.x_shift[j] + step) ? l.x[j][offset + step] : 0.0F;
+    for (int i = 0; i < TEAM_JOBS; ++i) {
+        const place p = job_of(team, i);
+        const int in_y = p.row * STEP_Y, in_x = (p.column + lane) * STEP_X;
+        const in_offset offset = in_y * (in_offset)size.in_x + in_x;
+        if (i == 0 || !OWN_PLANE) {
+            find_lines(l, shared, args, s, p.plane);
         }
+#pragma unroll
+        for (int j = 0; j < DEPTH; ++j) {
+            const bool there = p.exists && (whole || (l.exist[j] && is_in(s.ys, in_y + l.y[j])));
+            const float *const row = cj_opaque(l.x[j] + offset); /* one address for all items */
+#pragma unroll
+            for (int k = 0; k < CJ_JOB_ITEMS; ++k) {
+                const int step = k * LANES * STEP_X;
+                const bool in_row = whole ? PIECES * JOB_COLUMNS == IN_COLUMNS || p.column + lane + k * LANES < IN_COLUMNS
+                                          : is_in(s.xs, in_x + l.x_shift[j] + step);
+                v[i][k][j] = cj_load_if(row + step, there && in_row);
+            }
+        }
+    }
+}
+
+__device__ __forceinline__ void load_stage(items (&v)[TEAM_JOBS], const shared_memory &shared, const cj_forward_args &args,
+                                           const sizes &size, const source &s, int team, int lane) {
+    if (s.whole) {
+        load_jobs<true>(v, shared, args, size, s, team, lane);
+    } else {
+        load_jobs<false>(v, shared, args, size, s, team, lane);
     }
 }
 
@@ -383,15 +446,19 @@ __device__ __forceinline__ scaling make_scaling(unsigned most, unsigned least) {
 /* Largest and smallest of all fillers' items. Returns after all of them came here. */
 __device__ __forceinline__ scaling find_scaling(const items (&v)[TEAM_JOBS], const shared_memory &shared, int thread,
                                                 turn<1> &filling) {
-    constexpr int COUNT = TEAM_JOBS * CJ_JOB_ITEMS * DEPTH;
+    constexpr int COUNT = TEAM_JOBS * CJ_JOB_ITEMS * DEPTH, CHAINS = 4; /* a single chain would wait for itself */
     const float *const values = &v[0][0][0];
-    float largest = 0.0F;
-    unsigned least = 0xffffffff;
+    float largest_of[CHAINS];
+    unsigned least_of[CHAINS];
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
-        largest = fmaxf(largest, fabsf(values[i]));
-        least = min(least, 2 * __float_as_uint(values[i]) - 1);
+        const float size = fabsf(values[i]);
+        const unsigned order = 2 * __float_as_uint(values[i]) - 1;
+        largest_of[i % CHAINS] = i < CHAINS ? size : fmaxf(largest_of[i % CHAINS], size);
+        least_of[i % CHAINS] = i < CHAINS ? order : min(least_of[i % CHAINS], order);
     }
+    float largest = fmaxf(fmaxf(fmaxf(largest_of[0], largest_of[1]), fmaxf(largest_of[2], largest_of[3])), 0.0F); /* no NaN */
+    unsigned least = min(min(least_of[0], least_of[1]), min(least_of[2], least_of[3]));
     if (largest > 3.4028235e38F) {
         largest = 0.0F;
 #pragma unroll
@@ -403,6 +470,7 @@ __device__ __forceinline__ scaling find_scaling(const items (&v)[TEAM_JOBS], con
     uint2 *const span = shared.span + filling.steps % 2 * FILL_WARPS;
     const unsigned most = __reduce_max_sync(0xffffffff, __float_as_uint(largest));
     least = __reduce_min_sync(0xffffffff, least);
+    __syncwarp(); /* all lanes have read what the next arrival lets others overwrite */
     if (thread % 32 == 0) {
         span[thread / 32] = make_uint2(most, least);
         cj_barrier_arrive(shared.filling);
@@ -445,71 +513,68 @@ __device__ __forceinline__ void store_job(uint4 *buffer, const items &v, float u
     }
 }
 
-/* All stages of all tiles. A stage lies in registers until its scale is known and its buffer is empty; each job is
- * replaced by that of the stage AHEAD later as soon as it is stored, so that loads are always under way. */
+/* All stages of all tiles. A stage lies in registers until its scale is known and its buffer is empty; as soon as it is
+ * handed over, its registers are loaded with the stage AHEAD later. */
 __device__ __forceinline__ void fill(const shared_memory &shared, const cj_forward_args &args, int thread) {
     const sizes size = get_sizes(args);
     const int team = LANES == 32 ? cj_uniform(thread / LANES) : thread / LANES, lane = thread % LANES;
     turn<CJ_STAGES> buffer = {0};
     turn<1> filling = {0};
     const tile_range tiles = own_tiles(args);
-    position index = tiles.first, stages = (tiles.end - tiles.first) * CHUNKS; /* to fill */
+    const position stages = tiles.count * CHUNKS;
+    position index = tiles.first, filled = -CJ_AHEAD;
     int piece = 0;
     tile t = make_tile(index, size);
     source s = make_source(args, size, t, make_chunk(0));
     items v[CJ_AHEAD][TEAM_JOBS];
-    lines l;
+    while (filled < stages) {
 #pragma unroll
-    for (int set = 0; set < CJ_AHEAD; ++set) {
+        for (int set = 0; set < CJ_AHEAD && (set == 0 || filled < stages); ++set, ++filled) {
+            if (filled >= 0) {
+                const scaling scale = find_scaling(v[set], shared, thread, filling);
+                cj_barrier_wait(&shared.empty[buffer.index()], buffer.parity() ^ 1); /* ^ 1: all are empty at first */
+                uint4 *const units = shared.buffers + buffer.index() * BUFFER;
 #pragma unroll
-        for (int i = 0; i < TEAM_JOBS; ++i) {
-            load_job(v[set][i], l, args, size, s, team, i, lane);
-        }
-        next_stage(index, piece, t, s, args, size);
-    }
-    while (stages > 0) {
-#pragma unroll
-        for (int set = 0; set < CJ_AHEAD; ++set) {
-            if (set > 0 && stages == 0) {
-                break;
+                for (int i = 0; i < TEAM_JOBS; ++i) {
+                    store_job(units, v[set][i], scale.up, job_of(anew(team), i), lane);
+                }
+                if (thread == 0) {
+                    shared.scale[buffer.index()] = make_float2(scale.down, scale.lossy);
+                }
+                cj_async_fence();
+                __syncwarp();
+                if (thread % 32 == 0) {
+                    cj_barrier_arrive(&shared.full[buffer.index()]);
+                }
+                buffer.next();
             }
-            --stages;
-            const scaling scale = find_scaling(v[set], shared, thread, filling);
-            cj_barrier_wait(&shared.empty[buffer.index()], buffer.parity() ^ 1); /* ^ 1: all are empty at first */
-            uint4 *const units = shared.buffers + buffer.index() * BUFFER;
-#pragma unroll
-            for (int i = 0; i < TEAM_JOBS; ++i) {
-                store_job(units, v[set][i], scale.up, job_of(team, i), lane);
-                load_job(v[set][i], l, args, size, s, team, i, lane);
-            }
-            if (thread == 0) {
-                shared.scale[buffer.index()] = make_float2(scale.down, scale.lossy);
-            }
-            cj_async_fence();
-            __syncwarp();
-            if (thread % 32 == 0) {
-                cj_barrier_arrive(&shared.full[buffer.index()]);
-            }
-            buffer.next();
-            next_stage(index, piece, t, s, args, size);
+            load_stage(v[set], shared, args, size, s, team, lane); /* behind the fence, which waits for loads as well */
+            next_stage(index, tiles.step, piece, t, s, args, size);
         }
     }
 }
 
-/* One thread: the weights of all stages of all tiles. */
+/* Resident weights are in the slot of the same number for every tile. */
+typedef turn<RESIDENT ? 1 : CJ_SLOTS> slot_turn;
+
+/* One thread: the weights of all stages of all tiles, or of one if they stay. */
 __device__ __forceinline__ void bring_weights(const shared_memory &shared, const cj_forward_args &args) {
     const sizes size = get_sizes(args);
-    turn<CJ_SLOTS> slot = {0};
+    slot_turn slot = {0};
     const tile_range tiles = own_tiles(args);
-    for (position index = tiles.first; index < tiles.end; ++index) {
+    position index = tiles.first;
+    for (position left = RESIDENT && tiles.count > 1 ? 1 : tiles.count; left > 0; --left, index += tiles.step) {
         const tile t = make_tile(index, size);
         const uint4 *weights = (const uint4 *)args.packed + (t.group * K_TILES + t.k_tile) * CJ_CONSUMERS_K * BLOCK_WEIGHTS;
         for (int i = 0; i < CHUNKS * STAGE_SLOTS; ++i, weights += SLOT_WEIGHTS) {
-            cj_barrier_wait(&shared.slot_empty[slot.index()], slot.parity() ^ 1);
-            cj_barrier_expect(&shared.slot_full[slot.index()], 16 * CJ_CONSUMERS_K * SLOT_WEIGHTS);
+            const int own = RESIDENT ? i : slot.index();
+            if (!RESIDENT) {
+                cj_barrier_wait(&shared.slot_empty[own], slot.parity() ^ 1);
+            }
+            cj_barrier_expect(&shared.slot_full[own], 16 * CJ_CONSUMERS_K * SLOT_WEIGHTS);
             for (int block = 0; block < CJ_CONSUMERS_K; ++block) {
-                cj_bulk_load(shared.ring + (slot.index() * CJ_CONSUMERS_K + block) * SLOT_WEIGHTS,
-                             weights + block * BLOCK_WEIGHTS, 16 * SLOT_WEIGHTS, &shared.slot_full[slot.index()]);
+                cj_bulk_load(shared.ring + (own * CJ_CONSUMERS_K + block) * SLOT_WEIGHTS, weights + block * BLOCK_WEIGHTS,
+                             16 * SLOT_WEIGHTS, &shared.slot_full[own]);
             }
             slot.next();
         }
@@ -518,12 +583,20 @@ __device__ __forceinline__ void bring_weights(const shared_memory &shared, const
 
 /* ---- adding up ------------------------------------------------------------------------------------------------------- */
 
-constexpr int OWN = CJ_COLUMNS / 2; /* sums of a thread */
+constexpr int OWN = CJ_COLUMNS / 2; /* sums of a thread for a run */
+typedef float sums[CJ_OWN_RUNS][OWN];
 
-__device__ __forceinline__ void multiply(float (&sum)[OWN], float factor) {
+__device__ __forceinline__ void clear(sums &sum) {
 #pragma unroll
-    for (int i = 0; i < OWN; ++i) {
-        sum[i] *= factor;
+    for (int i = 0; i < CJ_OWN_RUNS * OWN; ++i) {
+        sum[i / OWN][i % OWN] = 0.0F;
+    }
+}
+
+__device__ __forceinline__ void multiply(sums &sum, float factor) {
+#pragma unroll
+    for (int i = 0; i < CJ_OWN_RUNS * OWN; ++i) {
+        sum[i / OWN][i % OWN] *= factor;
     }
 }
 
@@ -532,26 +605,33 @@ enum { LO_LO = 1, MIXED = 2, HI_HI = 4 };
 
 /* Adds `count` products of slices, the small ones first, and waits for them; without `add`, sum is overwritten. */
 template <int which, int count>
-__device__ __forceinline__ void add_products(float (&sum)[OWN], unsigned a, unsigned b, const unsigned *steps, bool add) {
-    cj_product_fence(sum);
+__device__ __forceinline__ void add_products(sums &sum, unsigned a, unsigned b, const unsigned *steps, bool add) {
+#pragma unroll
+    for (int run = 0; run < CJ_OWN_RUNS; ++run) {
+        cj_product_fence(sum[run]);
+    }
 #pragma unroll
     for (int parts = LO_LO; parts <= HI_HI; parts *= 2) {
 #pragma unroll
-        for (int i = 0; i < count; ++i) {
-            const unsigned w = a + i * PRODUCT_WEIGHTS, x = b + steps[i];
-            const bool begun = add || i > 0 || (which & (parts - 1)) != 0;
+        for (int i = 0; i < count * CJ_OWN_RUNS; ++i) {
+            const int run = i % CJ_OWN_RUNS, product = i / CJ_OWN_RUNS;
+            const unsigned w = a + product * PRODUCT_WEIGHTS, x = b + run * OWN_DISTANCE + steps[product];
+            const bool begun = add || product > 0 || (which & (parts - 1)) != 0;
             if ((which & parts) == LO_LO) {
-                cj_product_f16(sum, w + PART_WEIGHTS, x + PART, begun);
+                cj_product_f16(sum[run], w + PART_WEIGHTS, x + PART, begun);
             } else if ((which & parts) == MIXED) {
-                cj_product_f16(sum, w + PART_WEIGHTS, x, begun);
-                cj_product_f16(sum, w, x + PART, 1);
+                cj_product_f16(sum[run], w + PART_WEIGHTS, x, begun);
+                cj_product_f16(sum[run], w, x + PART, 1);
             } else if ((which & parts) == HI_HI) {
-                cj_product_f16(sum, w, x, begun);
+                cj_product_f16(sum[run], w, x, begun);
             }
         }
     }
     cj_product_commit();
-    cj_product_wait(sum);
+#pragma unroll
+    for (int run = 0; run < CJ_OWN_RUNS; ++run) {
+        cj_product_wait(sum[run]);
+    }
 }
 
 /* What the sum begins with is multiplied by, beside the input's and the weights' scale. */
@@ -559,21 +639,21 @@ constexpr float FIRST = LO * LO;
 
 /* Adds a closed sum, of numbers multiplied by 1 / down and their weights' scale, to the total. If COMPENSATED, what is
  * missing there stays in `sum`, times `up`. */
-__device__ __forceinline__ void close_sum(float (&total)[OWN], float (&sum)[OWN], float down, float up) {
+__device__ __forceinline__ void close_sum(sums &total, sums &sum, float down, float up) {
     const float restored = down * (1.0F + CJ_LOSS * 0x1p-23F);
 #pragma unroll
-    for (int i = 0; i < OWN; ++i) {
-        const float before = total[i];
-        total[i] = fmaf(sum[i], restored, before);
+    for (int i = 0; i < CJ_OWN_RUNS * OWN; ++i) {
+        float &to = total[i / OWN][i % OWN], &closed = sum[i / OWN][i % OWN];
+        const float before = to;
+        to = fmaf(closed, restored, before);
         if (CJ_COMPENSATED) {
-            sum[i] = fmaf(sum[i], restored, before - total[i]) * up;
+            closed = fmaf(closed, restored, before - to) * up;
         }
     }
 }
 
 /* The products of a slot, the small ones of all of them in its first sum. */
-__device__ __forceinline__ void add_slot(float (&total)[OWN], float (&sum)[OWN], unsigned a, unsigned b, const unsigned *steps,
-                                         float down) {
+__device__ __forceinline__ void add_slot(sums &total, sums &sum, unsigned a, unsigned b, const unsigned *steps, float down) {
     if (CJ_PRODUCTS == 1) {
         add_products<HI_HI, CJ_SLOT_PRODUCTS>(total, a, b, steps, true);
         return;
@@ -599,22 +679,20 @@ struct span {
 };
 
 /* Adds up one tile; the total is left multiplied by the weights' scale. */
-__device__ __forceinline__ span add_up(float (&total)[OWN], const shared_memory &shared, turn<CJ_STAGES> &buffer,
-                                       turn<CJ_SLOTS> &slot, int block, int run, bool warp_leader) {
-    float sum[OWN];
+__device__ __forceinline__ span add_up(sums &total, const shared_memory &shared, turn<CJ_STAGES> &buffer,
+                                       slot_turn &slot, int block, int run, bool warp_leader) {
+    sums sum;
     span seen = {0.0F, 0.0F};
     float down = 1.0F; /* of the stage before */
-#pragma unroll
-    for (int i = 0; i < OWN; ++i) {
-        total[i] = sum[i] = 0.0F;
-    }
+    clear(total);
+    clear(sum);
 #pragma unroll 1
     for (int i = 0; i < CHUNKS; ++i) {
         cj_barrier_wait(&shared.full[buffer.index()], buffer.parity());
         const float2 scale = shared.scale[buffer.index()];
         seen.down = fmaxf(seen.down, scale.x), seen.lossy = fmaxf(seen.lossy, scale.y);
         const unsigned b =
-            cj_descriptor(shared.buffers + buffer.index() * BUFFER + run_y(run) * PITCH + run_x(run), 0);
+            cj_descriptor(shared.buffers + buffer.index() * BUFFER + run_y(run) * PITCH + run_x(run), 0); /* of its first run */
         if (scale.x != down) {
             if (PARTS == 1 || CJ_COMPENSATED) {
                 multiply(PARTS == 1 ? total : sum, down * inverse(scale.x));
@@ -623,18 +701,19 @@ __device__ __forceinline__ span add_up(float (&total)[OWN], const shared_memory 
         }
 #pragma unroll 1
         for (int j = 0; j < STAGE_SLOTS; ++j) {
-            cj_barrier_wait(&shared.slot_full[slot.index()], slot.parity());
-            const unsigned a =
-                cj_descriptor(shared.ring + (slot.index() * CJ_CONSUMERS_K + block) * SLOT_WEIGHTS, M * 16);
+            const int index = RESIDENT ? i * STAGE_SLOTS + j : slot.index();
+            cj_barrier_wait(&shared.slot_full[index], RESIDENT ? 0 : slot.parity());
+            const unsigned a = cj_descriptor(shared.ring + (index * CJ_CONSUMERS_K + block) * SLOT_WEIGHTS, M * 16);
             add_slot(total, sum, a, b, product_steps.step + j * CJ_SLOT_PRODUCTS, down);
-            if (warp_leader) {
-                cj_barrier_arrive(&shared.slot_empty[slot.index()]);
-                if (slot.steps == CJ_LAG - 1 && block + run == 0) {
-                    cj_barrier_arrive(shared.start);
-                }
+            if (warp_leader && !RESIDENT) {
+                cj_barrier_arrive(&shared.slot_empty[index]);
+            }
+            if (warp_leader && slot.steps == CJ_LAG - 1 && block + run == 0) {
+                cj_barrier_arrive(shared.start);
             }
             slot.next();
         }
+        __syncwarp();
         if (warp_leader) {
             cj_barrier_arrive(&shared.empty[buffer.index()]);
         }
@@ -691,6 +770,15 @@ __device__ __forceinline__ int place_of(int column) {
     return IN_BULK && CJ_RUN_ROWS > 1 ? column / PITCH * RUN_X + column % PITCH : column;
 }
 
+/* Rows of the run that end before column first + i; the compiler knows `first`, and i is less than 8. */
+__device__ __forceinline__ int rows_before(int first, int i) {
+    const int rest = first % PITCH;
+    if (CJ_RUN_ROWS == 1) {
+        return 0;
+    }
+    return first / PITCH + (rest + 7 < PITCH ? 0 : PITCH >= 8 ? (rest + i >= PITCH ? 1 : 0) : (rest + i) / PITCH);
+}
+
 /* See "the surprising rule": one warp's outputs out[OUT_ROWS][OUT_PITCH], of channels from first_k on, that go to y. */
 __device__ __noinline__ void replace_strange(float *out, const cj_forward_args &args, position index, int first_k, int run,
                                              const float *y) {
@@ -717,25 +805,48 @@ __device__ __forceinline__ float threshold_of(const span &seen, const float4 &ch
     return fmaxf(lossy, seen.down * channel.w);
 }
 
+/* Floats from y to the next 32 bytes, a sector. */
+__device__ __forceinline__ int to_sector(const float *y) {
+    return (int)(-((unsigned long long)y / sizeof(float)) % 8);
+}
+
+/* Which of its outputs, `count` of them from y on, a run stores for a channel: `middle` in 16 bytes from to + head on, and
+ * what is cut off at both ends. Runs that overlap share their outputs out where sectors begin. */
+struct piece_of_row {
+    int begin, count, head, middle;
+};
+
+__device__ __forceinline__ piece_of_row make_piece(const float *y, int count, bool first) {
+    piece_of_row p = {0, count, 0, 0};
+    if (CJ_OVERLAP > 0) {
+        p.begin = first ? 0 : to_sector(y);
+        p.count = min(count, RUN_STEP + to_sector(y + RUN_STEP)) - p.begin;
+    }
+    p.head = min((4 - bulk_shift(y + p.begin)) % 4, p.count);
+    p.middle = (p.count - p.head) / 4 * 4;
+    return p;
+}
+
 /* A warp's outputs, finished and each channel's in a row: 16 bytes of memory at a time by bulk copies, which take no
  * instructions and no time of the unit that loads and stores, and what is cut off at both ends one by one. */
 __device__ __forceinline__ void store_in_bulk(const float *out, float *y, const cj_forward_args &args, int channels, int count,
-                                              int lane) {
+                                              bool first, int lane) {
     cj_async_fence();
     __syncwarp();
     const int row = lane / 4, column = lane % 4;
-    const float *const from = out + row * OUT_PITCH + bulk_shift(y + row * args.y_channel_stride);
     float *const to = y + row * args.y_channel_stride;
-    const int head = min((4 - bulk_shift(to)) % 4, count), middle = (count - head) / 4 * 4;
-    if (row < channels && count > 0) {
-        if (column == 0 && middle > 0) {
-            cj_bulk_store(to + head, from + head, middle * (unsigned)sizeof(float));
+    const piece_of_row p = make_piece(to, count, first);
+    const float *const from = out + row * OUT_PITCH + bulk_shift(to);
+    if (row < channels) {
+        if (column == 0 && p.middle > 0) {
+            cj_bulk_store(to + p.begin + p.head, from + p.begin + p.head, p.middle * (unsigned)sizeof(float));
         }
-        if (column < head) {
-            to[column] = from[column];
+        if (column < p.head) {
+            to[p.begin + column] = from[p.begin + column];
         }
-        if (head + middle + column < count) {
-            to[head + middle + column] = from[head + middle + column];
+        const int tail = p.head + p.middle + column;
+        if (tail < p.count) {
+            to[p.begin + tail] = from[p.begin + tail];
         }
     }
     cj_bulk_store_commit();
@@ -761,60 +872,69 @@ __device__ __forceinline__ void store_pieces(const float *out, float *y, const f
     }
 }
 
-/* One consumer's outputs to memory: each warp its 16 channels, OUT_ROWS at a time through shared memory. */
+/* A warp's outputs of half its channels, as they are finished, to `out`; `y` is where a thread's channel begins. True if any
+ * must be computed anew: it is NaN or Inf there, and not activated. */
+__device__ __forceinline__ bool stage_outputs(float *out, const float *y, const float (&total)[OWN], int half, float factor,
+                                              float threshold, float bias, int lane) {
+    float *const own = out + lane / 4 * OUT_PITCH + bulk_shift(y) + lane % 4 * 2;
+    const bool guarded = __any_sync(0xffffffff, threshold > 0.0F);
+    float strange[2] = {0.0F, 0.0F}; /* NaN once any value was not finite */
+#pragma unroll
+    for (int j = 0; j < CJ_COLUMNS / 8; ++j) {
+        const int outputs = outputs_of_eight(j * 8);
+        float v[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const float sum = total[j * 4 + half * 2 + i];
+            v[i] = fmaf(sum, factor, bias);
+            if (guarded) {
+                v[i] = fabsf(sum) < threshold ? __uint_as_float(0x7fffffff) : v[i];
+            }
+            if (outputs == 8 || (outputs > 0 && is_output(j * 8 + lane % 4 * 2 + i))) {
+                strange[i] = fmaf(v[i], 0.0F, strange[i]);
+                if (IN_BULK) {
+                    own[j * 8 + i - rows_before(j * 8, lane % 4 * 2 + i) * (PITCH - RUN_X)] =
+                        CJ_ACTIVATION == 0 || !(v[i] - v[i] == 0.0F) ? v[i] : cj_finish(v[i], 0.0F);
+                }
+            }
+        }
+        if (!IN_BULK) {
+            *(float2 *)&own[j * 8] = make_float2(v[0], v[1]);
+        }
+    }
+    const float both = strange[0] + strange[1];
+    return __any_sync(0xffffffff, both != both);
+}
+
+/* The outputs of one run to memory: each warp its 16 channels, OUT_ROWS at a time through shared memory. */
 __device__ __forceinline__ void store(const float (&total)[OWN], const span &seen, const shared_memory &shared,
-                                      const cj_forward_args &args, position index, int thread) {
+                                      const cj_forward_args &args, position index, int block, int run, int thread) {
     const sizes size = get_sizes(args);
     const tile t = make_tile(index, size);
-    const int group = thread / WARPGROUP, run = group % RUNS, block = group / RUNS;
     const int lane = thread % 32, warp = thread % WARPGROUP / 32, row = lane / 4;
-    float *const out = shared.out + thread / 32 * OUT_ROWS * OUT_PITCH;
     const position o_y = t.y + run_y(run), o_x = t.x + run_x(run);
     const int rows = (int)(size.out_y - o_y < CJ_RUN_ROWS ? size.out_y - o_y : CJ_RUN_ROWS);
     const int columns = (int)(size.out_x - o_x < RUN_X ? size.out_x - o_x : RUN_X);
     const out_offset o = ((out_offset)t.z * (out_offset)size.out_y + o_y) * (out_offset)size.out_x + o_x;
     const int warp_k = ((int)t.k_tile * CJ_CONSUMERS_K + block) * M + warp * 16;
-    const float4 *const channel_0 = channels_of(args) + t.group * K_BLOCKS * M + warp_k + row;
+    const float4 *const channel_0 = (CHANNELS_SHARED ? shared.channels : channels_of(args)) + t.group * K_BLOCKS * M + warp_k + row;
     const float4 channel_of_half[2] = {channel_0[0], channel_0[OUT_ROWS]};
     const int count = ROWS_JOINED && columns > 0 ? rows * RUN_X : columns; /* not positive past the end */
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int first_k = warp_k + half * OUT_ROWS;
         const float4 channel = channel_of_half[half]; /* bias, 1 / s, guard, hard */
-        const float factor = CJ_ALPHA * channel.y, threshold = threshold_of(seen, channel);
-        const bool guarded = __any_sync(0xffffffff, threshold > 0.0F);
         const long long first = t.group * CJ_GROUP_OUT + first_k;
         float *y = (float *)args.y + t.n * args.y_batch_stride + first * args.y_channel_stride + o;
         const float *z = (const float *)args.z + t.n * args.z_batch_stride + first * args.z_channel_stride + o;
-        cj_bulk_store_wait<0>(); /* for what lies in `out` */
+        float *const out = shared.out + (thread / 32 * CJ_OUT_BUFFERS + (run % CJ_OWN_RUNS * 2 + half) % CJ_OUT_BUFFERS) *
+                                            OUT_ROWS * OUT_PITCH;
+        cj_bulk_store_wait<CJ_OUT_BUFFERS - 1>(); /* for what lies there */
         __syncwarp();
-        float *const own = out + row * OUT_PITCH + bulk_shift(y + row * args.y_channel_stride);
-        float strange = 0.0F; /* NaN once any value was not finite */
-#pragma unroll
-        for (int j = 0; j < CJ_COLUMNS / 8; ++j) {
-            const int outputs = outputs_of_eight(j * 8);
-            float v[2];
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                const int column = j * 8 + lane % 4 * 2 + i;
-                const float sum = total[j * 4 + half * 2 + i];
-                v[i] = fmaf(sum, factor, channel.x);
-                if (guarded && fabsf(sum) < threshold) {
-                    v[i] = __uint_as_float(0x7fffffff);
-                }
-                if (outputs == 8 || (outputs > 0 && is_output(column))) {
-                    strange = fmaf(v[i], 0.0F, strange);
-                    if (IN_BULK) {
-                        own[place_of(column)] = CJ_ACTIVATION == 0 || !(v[i] - v[i] == 0.0F) ? v[i] : cj_finish(v[i], 0.0F);
-                    }
-                }
-            }
-            if (!IN_BULK) {
-                *(float2 *)&own[j * 8 + lane % 4 * 2] = make_float2(v[0], v[1]);
-            }
-        }
+        const bool strange = stage_outputs(out, y + row * args.y_channel_stride, total, half, CJ_ALPHA * channel.y,
+                                           threshold_of(seen, channel), channel.x, lane);
         __syncwarp();
-        if (__any_sync(0xffffffff, strange != strange)) {
+        if (strange) {
             replace_strange(out, args, index, first_k, run, y);
             __syncwarp();
         }
@@ -822,7 +942,7 @@ __device__ __forceinline__ void store(const float (&total)[OWN], const span &see
 #pragma unroll
         for (int k = 0; k < (IN_BULK ? 1 : OUT_ROWS); ++k, y += args.y_channel_stride, z += args.z_channel_stride) {
             if (IN_BULK) {
-                store_in_bulk(out, y, args, rows > 0 ? channels : 0, count, lane);
+                store_in_bulk(out, y, args, rows > 0 ? channels : 0, count, o_x == 0, lane);
             } else if (k < channels) {
                 store_pieces(out + k * OUT_PITCH, y, z, size, rows, columns, lane);
             }
@@ -833,17 +953,21 @@ __device__ __forceinline__ void store(const float (&total)[OWN], const span &see
 
 __device__ __forceinline__ void consume(const shared_memory &shared, const cj_forward_args &args) {
     turn<CJ_STAGES> buffer = {0};
-    turn<CJ_SLOTS> slot = {0};
+    slot_turn slot = {0};
     const int group = cj_uniform((int)threadIdx.x / WARPGROUP);
+    const int block = group % CJ_CONSUMERS_K, run = group / CJ_CONSUMERS_K * CJ_OWN_RUNS; /* its first one */
     if (group == 1) {
         cj_barrier_wait(shared.start, 0);
     }
     const tile_range tiles = own_tiles(args);
-    for (position index = tiles.first; index < tiles.end; ++index) {
-        float total[OWN];
-        const span seen = add_up(total, shared, buffer, slot, group / RUNS, group % RUNS, threadIdx.x % 32 == 0);
-        /* Nothing of this is worth registers while products run. */
-        store(total, seen, shared, args, cj_opaque(index), cj_opaque((int)threadIdx.x));
+    position index = tiles.first;
+    for (position left = tiles.count; left > 0; --left, index += tiles.step) {
+        sums total;
+        const span seen = add_up(total, shared, buffer, slot, block, run, threadIdx.x % 32 == 0);
+#pragma unroll
+        for (int i = 0; i < CJ_OWN_RUNS; ++i) { /* opaque: nothing of this is worth registers while products run */
+            store(total[i], seen, shared, args, cj_opaque(index), block, run + i, cj_opaque((int)threadIdx.x));
+        }
     }
     cj_bulk_store_wait<0>();
 }
@@ -851,6 +975,10 @@ __device__ __forceinline__ void consume(const shared_memory &shared, const cj_fo
 CJ_KERNEL(convjit_forward, cj_forward_args, args) {
     CJ_SHARED_MEMORY(memory);
     const shared_memory shared = make_shared(memory);
+    list_lines(shared.lines, args, get_sizes(args));
+    for (int i = (int)threadIdx.x; CHANNELS_SHARED && i < CHANNELS; i += CJ_THREADS) {
+        shared.channels[i] = channels_of(args)[i];
+    }
     if (threadIdx.x == 0) {
         for (int i = 0; i < CJ_STAGES; ++i) {
             cj_barrier_init(&shared.full[i], FILL_WARPS);
@@ -867,13 +995,14 @@ CJ_KERNEL(convjit_forward, cj_forward_args, args) {
     __syncthreads();
     const int filler = (int)threadIdx.x - CONSUMERS * WARPGROUP;
     if (filler < 0) {
-        cj_more_registers<CJ_CONSUMER_REGISTERS>();
+        cj_set_registers<CJ_CONSUMER_REGISTERS>();
         consume(shared, args);
+    } else if (filler < FILLERS) {
+        cj_set_registers<CJ_FILLER_REGISTERS>();
+        fill(shared, args, filler);
     } else {
-        cj_fewer_registers<CJ_FILLER_REGISTERS>();
-        if (filler < FILLERS) {
-            fill(shared, args, filler);
-        } else if (filler == FILLERS) {
+        cj_set_registers<24>();
+        if (filler == FILLERS) {
             bring_weights(shared, args);
         }
     }

@@ -28,6 +28,8 @@ typedef struct cj_tensor_config {
     int32_t fold;          /* taps that are lines of their own: 0 none, 1 along z and y, 2 along x too */
     int32_t columns;       /* pixels of a product */
     int32_t consumers_k;   /* consumers that differ in output channels */
+    int32_t own_runs;      /* runs of a consumer */
+    int32_t overlap;       /* output columns that neighbouring runs share */
     int32_t run_x;         /* output columns of a run, */
     int32_t runs_x;        /* ... and runs beside each other along x */
     int32_t run_rows;      /* output rows of a run */
@@ -37,6 +39,7 @@ typedef struct cj_tensor_config {
     int32_t slots;         /* of the weights' ring */
     int32_t slot_products; /* whose weights a slot holds */
     int32_t sum_products;  /* ... that form one sum */
+    int32_t out_buffers;   /* of eight channels' outputs on their way to memory, for each warp */
     int32_t ahead;         /* stages that lie in the filling threads' registers */
     int32_t lanes;         /* threads that fill a piece of a row, */
     int32_t job_items;     /* ... and units of such a piece for each of them */

@@ -12,20 +12,25 @@
 enum {
     CONSUMERS = 2,
     THREADS = 512,
-    FILLERS = 192,
+    FILLERS = 128,
     MOST_SHARED = 227 * 1024,          /* of a block on sm_90 */
     PART_BYTES = 2048,                 /* one part of the weights of a product of slices, 64 x 16 */
     DEPTH = 8,                         /* of a slice */
-    REGISTERS = 256,                   /* of a consumer and a filling thread together */
+    REGISTERS = 488,                   /* of two consumers' threads and a filling one together */
     MOST_FOLD_CHANNELS = 16,           /* with more, channels alone fill slices */
     MOST_FOLD = 64,                    /* taps */
     MOST_SUM = 4,                      /* products of a sum: see "Numbers" in the kernel */
     SLOT_SUMS = 2,                     /* ... and sums of a slot */
     MOST_BLOCK_SUM = 6,                /* products of a sum, and a slot, in math fp32_block */
+    MOST_SLOTS = 64,
     MOST_SLOT = 10,                    /* ... of a slot where nothing is summed apart (math tf32) */
     MOST_PLAIN_SUMS = 6,               /* of a tile, that plain float32 adds up well enough */
     MOST_BLOCK_PLAIN_SUMS = 16,        /* ... in math fp32_block */
     OUT_BYTES = 4 * CONSUMERS * 4 * 8, /* shared memory for a column of outputs: 8 rows of each consumer warp */
+    SECTOR = 8,                        /* floats that memory writes at once */
+    MOST_SHARED_CHANNELS = 256,
+    CHANNEL_BYTES = 16,                /* of what is known of an output channel */
+    LINE_BYTES = 16,                   /* of a folded line in the table of them */
     SPAN_BYTES = 8 * 2 * FILLERS / 32,
 };
 
@@ -69,6 +74,16 @@ static int64_t reach(const cj_problem *p, const cj_tensor_config *c) {
     return (taps_of(p, c, CJ_X) - 1) * p->dilation[CJ_X];
 }
 
+/* Output columns from a run to the next. */
+static int64_t run_step(const cj_tensor_config *c) {
+    return c->run_x - c->overlap;
+}
+
+/* Runs of a tile: consumers that do not differ in output channels have runs of their own. */
+static int32_t runs_of(const cj_tensor_config *c) {
+    return CONSUMERS / c->consumers_k * c->own_runs;
+}
+
 /* Rows and columns of units of a plane. */
 static int64_t rows_of(const cj_problem *p, const cj_tensor_config *c, const tile *t) {
     const int64_t parities = c->chunk_y > 1 ? p->stride[CJ_Y] : 1;
@@ -80,7 +95,7 @@ static int64_t columns_of(const cj_problem *p, const cj_tensor_config *c, const 
 
 /* Do outputs leave by bulk copies, and how many floats of a row lie in shared memory until then? */
 static bool joined_rows(const cj_problem *p, const cj_tensor_config *c) {
-    return !p->dynamic && c->run_x == p->out_size[CJ_X];
+    return !p->dynamic && c->run_x == p->out_size[CJ_X] && c->overlap == 0;
 }
 static bool in_bulk(const cj_problem *p, const cj_tensor_config *c) {
     return p->desc.beta == 0.0F && (c->run_rows == 1 || joined_rows(p, c));
@@ -90,21 +105,29 @@ static int64_t out_pitch(const cj_problem *p, const cj_tensor_config *c) {
     return in_bulk(p, c) ? cj_round_up(3 + count, 8) + 4 : cj_round_up(c->columns, 32) + 8;
 }
 
+/* Blocks of 64 output channels of a group. */
+static int64_t k_blocks_of(const cj_problem *p, const tile *t, const cj_tensor_config *c) {
+    return cj_divide_up(p->group_out, t->k) * c->consumers_k;
+}
+
 static tile tile_of(const cj_problem *p, const cj_tensor_config *c) {
     tile t = {.k = (int64_t)64 * c->consumers_k,
-              .y = (int64_t)CONSUMERS / c->consumers_k / c->runs_x * c->run_rows,
-              .x = (int64_t)c->runs_x * c->run_x};
-    t.pitch = t.x + reach(p, c) / p->stride[CJ_X];
+              .y = (int64_t)runs_of(c) / c->runs_x * c->run_rows,
+              .x = c->runs_x * run_step(c)};
+    t.pitch = t.x + c->overlap + reach(p, c) / p->stride[CJ_X];
     const int64_t rows = c->chunk_c / DEPTH * rows_of(p, c, &t), columns = columns_of(p, c, &t);
     t.units = rows * columns;
     t.jobs = rows * cj_divide_up(columns, (int64_t)c->lanes * c->job_items);
     t.held = cj_divide_up(t.jobs, FILLERS / c->lanes) * c->job_items;
     t.chunks = cj_divide_up(lines_of(p, c), c->chunk_c) * taps_of(p, c, CJ_Z) * (taps_of(p, c, CJ_Y) / c->chunk_y);
     t.products = cj_round_up((slices_of(p, c) + 1) / 2, c->slot_products);
-    const int64_t stages = c->stages, slots = c->slots;
+    const int64_t stages = c->stages, slots = c->slots, channels = p->desc.groups * k_blocks_of(p, &t, c) * 64;
     t.shared_bytes = 16 * (stages * parts_of(c) * t.units + c->columns) +
                      slots * c->consumers_k * c->slot_products * parts_of(c) * PART_BYTES +
-                     OUT_BYTES * out_pitch(p, c) + 8 * stages + SPAN_BYTES + 8 * (2 * stages + 2 * slots + 2);
+                     OUT_BYTES * c->out_buffers * out_pitch(p, c) + 8 * stages + SPAN_BYTES +
+                     (c->fold ? LINE_BYTES * cj_round_up(lines_of(p, c), c->chunk_c) : 0) +
+                     (channels <= MOST_SHARED_CHANNELS ? CHANNEL_BYTES * channels : 0) +
+                     8 * (2 * stages + 2 * slots + 2);
     return t;
 }
 
@@ -113,24 +136,33 @@ static bool compensated(const cj_tensor_config *c, const tile *t) {
     return c->products > 1 && sums > (c->products == 3 ? MOST_BLOCK_PLAIN_SUMS : MOST_PLAIN_SUMS);
 }
 
-/* ---- cost: cycles of a multiprocessor. Fitted to 170 timed configurations of 23 layers in three maths on an H200, of
- * which it tells the time to 10 % (root mean square) ---- */
+/* ---- cost: cycles of a multiprocessor ---- */
 
-/* Of the filling warps for a stage. Where the teams cannot share out the planes, each job looks its lines up. */
+/* Of the filling warps for a stage. Where the teams cannot share out the planes, each job looks its lines up; loads that
+ * are not issued a stage ahead are waited for. */
 static double fill_cost(const cj_tensor_config *c, int64_t jobs, int64_t held) {
     const bool own_plane = FILLERS / c->lanes % (c->chunk_c / DEPTH) == 0;
-    return (double)held * 560.0 + (double)cj_divide_up(jobs, FILLERS / c->lanes) * (own_plane ? 80.0 : 670.0) +
-           (c->fold ? 600.0 : 0.0);
+    return (double)held * 150.0 + (double)cj_divide_up(jobs, FILLERS / c->lanes) * (own_plane ? 110.0 : 400.0) + 500.0 +
+           (c->ahead == 2 ? 0.0 : 900.0) + (c->fold ? 200.0 : 0.0);
 }
 
 /* Of both consumers for a slot of weights. A product of 64 x N x 16 takes N / 2; a consumer that waits for products and
  * then works on its sums leaves the tensor cores to the other one, if that has enough to do. */
 static double slot_cost(const cj_tensor_config *c, bool compensated) {
-    const double own = (double)c->slot_products * c->products * (c->columns / 2.0), sums = c->columns / 2.0;
+    const double columns = c->columns * c->own_runs;
+    const double own = (double)c->slot_products * c->products * (columns / 2.0), sums = columns / 2.0;
     const double closes = (double)(c->products > 1 ? c->slot_products / c->sum_products : 0);
     const double gaps =
         110.0 + (c->products == 4 ? 2.0 * (110.0 + sums) : 0.0) + closes * (330.0 + sums * (compensated ? 10.0 : 5.0));
     return 2.0 * own > own + gaps ? 2.0 * own : own + gaps;
+}
+
+/* Of a consumer's outputs: pieces of rows that begin or end within sectors take longer. */
+static double store_cost(const cj_problem *p, const cj_tensor_config *c) {
+    const double bytes = (double)(c->columns * CONSUMERS * c->own_runs) * 64.0 * 4.0;
+    const double piece = joined_rows(p, c) ? c->run_rows * c->run_x : c->run_x;
+    const bool aligned = c->overlap > 0 || (p->out_size[CJ_X] % SECTOR == 0 && !p->dynamic);
+    return bytes / 18.0 * (in_bulk(p, c) ? 1.0 : 2.0) * (aligned ? 1.0 : 1.0 + 60.0 / piece);
 }
 
 /* Of a batch. What consumers, filling warps and the L2 do for a stage overlaps in part; outputs are stored after it. */
@@ -146,8 +178,7 @@ static double cost_of(const cj_problem *p, const cj_tensor_config *c, const tile
     const double fill = fill_cost(c, t->jobs, t->held);
     const double move = (double)(t->units * DEPTH * 4 + t->products * parts_of(c) * PART_BYTES * c->consumers_k) / 25.0;
     const double stage = sqrt(multiply * multiply + fill * fill + move * move);
-    const double store = (double)(c->columns * CONSUMERS) * 64.0 * 4.0 / 20.0 * (in_bulk(p, c) ? 1.0 : 2.2);
-    return waves * ((double)t->chunks * stage + store) * (k_tiles > 1 ? 1.1 : 1.0);
+    return waves * ((double)t->chunks * stage + store_cost(p, c)) * (k_tiles > 1 ? 1.1 : 1.0);
 }
 
 static const double CYCLES_PER_MS = 1.755e6;
@@ -186,56 +217,73 @@ static void choose_sum(const cj_problem *p, cj_tensor_config *c) {
 /* Registers of a consumer's thread: its sums and totals, and what they are worked on with. */
 static int32_t consumer_registers(const cj_problem *p, const cj_tensor_config *c) {
     const tile t = tile_of(p, c);
-    const int32_t sums = c->columns / 2 * (c->products == 1 ? 1 : 2);
+    const int32_t sums = c->columns / 2 * c->own_runs * (c->products == 1 ? 1 : 2);
     const int32_t others = (compensated(c, &t) ? 64 : 44) + (c->run_rows > 1 ? 24 : 0);
-    return (int32_t)cj_least(cj_most(cj_round_up(sums + others, 8), REGISTERS / 2), 200);
+    return (int32_t)cj_least(cj_most(cj_round_up(sums + others, 8), 128), 200);
+}
+
+static int32_t filler_registers(const cj_problem *p, const cj_tensor_config *c) {
+    return (int32_t)cj_least(REGISTERS - 2 * consumer_registers(p, c), 232);
 }
 
 /* Has a filling thread registers for `ahead` stages: for the units, and for what it knows of their jobs? */
 static bool fill_fits(const cj_problem *p, const cj_tensor_config *c, int32_t ahead) {
     const tile t = tile_of(p, c);
     const int64_t needed = ahead * (t.held * DEPTH + cj_divide_up(t.jobs, FILLERS / c->lanes) * 3);
-    return needed <= REGISTERS - consumer_registers(p, c) - (c->fold ? 68 : 52);
+    return needed <= filler_registers(p, c) - (c->fold ? 68 : 52);
 }
 
-/* The cheapest way to fill a stage; of equals, the most lanes, then the longest pieces. */
-static void choose_jobs(const cj_problem *p, cj_tensor_config *c) {
-    const tile t = tile_of(p, c);
-    const int64_t rows = c->chunk_c / DEPTH * rows_of(p, c, &t), columns = columns_of(p, c, &t);
+/* The cheapest way to fill a stage; of equals, the most lanes, then the longest pieces. False if there are too few registers
+ * for any. */
+static bool choose_jobs(const cj_problem *p, cj_tensor_config *c) {
     cj_tensor_config best = *c;
     double least = -1.0;
     for (c->lanes = 32; c->lanes >= 8; c->lanes /= 2) {
-        for (c->job_items = 6; c->job_items >= 1; --c->job_items) {
-            const int64_t jobs = rows * cj_divide_up(columns, (int64_t)c->lanes * c->job_items);
-            const double cost = fill_cost(c, jobs, cj_divide_up(jobs, FILLERS / c->lanes) * c->job_items);
-            if (least < 0.0 || cost < least) {
+        for (c->job_items = 8; c->job_items >= 1; --c->job_items) {
+            const tile t = tile_of(p, c);
+            c->ahead = fill_fits(p, c, 2) ? 2 : 1;
+            const double cost = fill_cost(c, t.jobs, t.held);
+            if (fill_fits(p, c, 1) && (least < 0.0 || cost < least)) {
                 least = cost;
-                best.lanes = c->lanes;
-                best.job_items = c->job_items;
+                best = *c;
             }
         }
     }
     *c = best;
-    c->ahead = fill_fits(p, c, 2) ? 2 : 1;
+    return least >= 0.0;
+}
+
+/* Weights that stay, or a ring of 4 slots or of 2; above all as many buffers of outputs as a tile has, then half. */
+static void choose_slots(const cj_problem *p, cj_tensor_config *c) {
+    const tile t = tile_of(p, c);
+    const int64_t all = t.chunks * (t.products / c->slot_products);
+    const bool alone = cj_divide_up(p->group_out, t.k) == 1 && p->desc.groups == 1;
+    const int32_t slots[] = {alone && all <= MOST_SLOTS ? (int32_t)all : 4, 4, 2};
+    for (c->out_buffers = in_bulk(p, c) ? 2 * c->own_runs : 1; c->out_buffers >= 1; c->out_buffers /= 2) {
+        for (int i = 0; i < 3; ++i) {
+            c->slots = slots[i];
+            if (tile_of(p, c).shared_bytes <= MOST_SHARED) {
+                return;
+            }
+        }
+    }
+    c->out_buffers = 1; /* none fits */
 }
 
 /* Completes the configuration and shows it. */
 static bool consider(const cj_problem *p, cj_tensor_config c, visitor visit, void *state) {
+    c.slots = c.out_buffers = 1;
     choose_sum(p, &c);
-    c.slots = 4;
-    c.slots = tile_of(p, &c).shared_bytes > MOST_SHARED ? 2 : 4;
+    choose_slots(p, &c);
     candidate result = {.config = c};
     if (tile_of(p, &c).shared_bytes > MOST_SHARED) { /* whoever fills it */
         result.dropped = "more than 232448 bytes of shared memory";
+    } else if (!choose_jobs(p, &c)) {
+        result.dropped = "more units of a stage than a filling thread has registers for";
     } else {
-        choose_jobs(p, &c);
-        result.config = c;
         const tile t = tile_of(p, &c);
-        if (fill_fits(p, &c, 1)) {
-            result.cost = cost_of(p, &c, &t, CJ_PLAN_BATCH);
-        } else {
-            result.dropped = "more units of a stage than a filling thread has registers for";
-        }
+        result.config = c;
+        result.cost = cost_of(p, &c, &t, CJ_PLAN_BATCH);
     }
     if (visit) {
         visit(&result, state);
@@ -247,7 +295,7 @@ static bool consider(const cj_problem *p, cj_tensor_config c, visitor visit, voi
 static bool consider_rows(const cj_problem *p, cj_tensor_config c, int32_t most_columns, visitor visit, void *state) {
     const int64_t pitch = c.run_x + reach(p, &c) / p->stride[CJ_X];
     const int64_t rows = p->dynamic ? most_columns : cj_most(1, p->out_size[CJ_Y]);
-    int32_t most = c.runs_x > 1 ? 1 : (int32_t)cj_least((most_columns - c.run_x) / pitch + 1, rows);
+    int32_t most = c.runs_x > 1 || c.overlap > 0 ? 1 : (int32_t)cj_least((most_columns - c.run_x) / pitch + 1, rows);
     bool found = false;
     for (; most >= 1 && c.run_x <= most_columns && (visit || !found); most /= 2) {
         c.run_rows = most;
@@ -262,16 +310,24 @@ static bool consider_rows(const cj_problem *p, cj_tensor_config c, int32_t most_
     return found;
 }
 
+/* Rows that do not begin where sectors do are cut at sectors if runs overlap; other rows are cut there anyway. */
 static bool consider_widths(const cj_problem *p, cj_tensor_config c, int32_t most_columns, visitor visit, void *state) {
     enum { MOST_SPLITS = 8 };
     const int64_t width = p->dynamic ? 128 : cj_most(1, p->out_size[CJ_X]);
-    int64_t split = cj_divide_up(width, most_columns);
+    const bool aligned = width % SECTOR == 0;
     bool found = false;
-    for (int i = 0; i < MOST_SPLITS && split <= width && (visit || !found);
-         ++i, split = cj_most(split + 1, split * 9 / 8)) {
-        c.run_x = (int32_t)cj_divide_up(width, split);
-        for (c.runs_x = 1; c.runs_x <= CONSUMERS / c.consumers_k; ++c.runs_x) {
-            found |= consider_rows(p, c, most_columns, visit, state);
+    for (c.overlap = 0; c.overlap < SECTOR; c.overlap += SECTOR - 1) {
+        int64_t split = cj_divide_up(width, most_columns - c.overlap);
+        for (int i = 0; i < MOST_SPLITS && split <= width && (visit || !found);
+             ++i, split = cj_most(split + 1, split * 9 / 8)) {
+            if (c.overlap > 0 && (p->dynamic || aligned || split == 1 || p->desc.beta != 0.0F)) { /* z may be y */
+                continue;
+            }
+            const int64_t step = cj_divide_up(width, split);
+            c.run_x = (int32_t)(aligned && split > 1 ? cj_round_up(step, SECTOR) : step + c.overlap);
+            for (c.runs_x = 1; c.runs_x <= runs_of(&c); c.runs_x *= 2) {
+                found |= consider_rows(p, c, most_columns, visit, state);
+            }
         }
     }
     return found;
@@ -300,9 +356,11 @@ static bool search(const cj_problem *p, visitor visit, void *state) {
             }
             last = c.chunk_c;
             for (c.consumers_k = p->group_out > 64 ? 2 : 1; c.consumers_k >= 1; --c.consumers_k) {
-                for (int32_t columns = COLUMNS; columns <= (c.products == 1 ? MOST_COLUMNS : COLUMNS);
-                     columns += MOST_COLUMNS - COLUMNS) {
-                    found |= consider_widths(p, c, columns, visit, state);
+                for (c.own_runs = 1; c.own_runs <= (c.products == 1 ? 2 : 1); ++c.own_runs) {
+                    for (int32_t columns = COLUMNS; columns <= (c.products == 1 && c.own_runs == 1 ? MOST_COLUMNS : COLUMNS);
+                         columns += MOST_COLUMNS - COLUMNS) {
+                        found |= consider_widths(p, c, columns, visit, state);
+                    }
                 }
             }
         }
@@ -341,13 +399,9 @@ static const char *refuses(const cj_problem *p, const cj_target *target) {
 
 static void describe(const cj_problem *p, const cj_tensor_config *c, char text[CJ_CONFIG_MAX]) {
     const tile t = tile_of(p, c);
-    snprintf(text, CJ_CONFIG_MAX, "tile %lldx%lld k%lld run %dx%d stage c%d f%d x%d slots %d sum %dx%d%s",
-             (long long)t.y, (long long)t.x, (long long)t.k, c->run_rows, c->columns, c->chunk_c, c->chunk_y, c->stages,
+    snprintf(text, CJ_CONFIG_MAX, "tile %lldx%lld k%lld run %dx%dx%d stage c%d f%d x%d slots %d sum %dx%d%s",
+             (long long)t.y, (long long)t.x, (long long)t.k, c->own_runs, c->run_rows, c->columns, c->chunk_c, c->chunk_y, c->stages,
              c->slots, c->sum_products, c->products, (const char *[]){"", " fold zy", " fold zyx"}[c->fold]);
-}
-
-static int64_t k_blocks_of(const cj_problem *p, const tile *t, const cj_tensor_config *c) {
-    return cj_divide_up(p->group_out, t->k) * c->consumers_k;
 }
 
 static void plan(const cj_problem *p, const cj_target *target, cj_plan *out) {
@@ -389,7 +443,7 @@ static void stamp_sum(int columns, cj_text *out) {
 /* No more than the first consumer can do without a slot or buffer that the second has given back. */
 static int64_t lag_of(const cj_tensor_config *c, const tile *t) {
     const int64_t stage_slots = t->products / c->slot_products;
-    return cj_least(cj_least(c->slots / 2, c->stages * stage_slots), t->chunks * stage_slots);
+    return cj_least(cj_least(cj_most(1, c->slots / 2), c->stages * stage_slots), t->chunks * stage_slots);
 }
 
 /* Measured on a model of the tensor core: kernels.md, "accuracy of tensor". What suits data of one sign enlarges the
@@ -407,7 +461,9 @@ static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
     cj_stamp_int(out, "CJ_FOLD", c->fold, "taps that are lines of their own: none, along z and y, along x too");
     cj_stamp_int(out, "CJ_COLUMNS", c->columns, "pixels of a product");
     cj_stamp_int(out, "CJ_CONSUMERS_K", c->consumers_k, "consumers that differ in output channels");
+    cj_stamp_int(out, "CJ_OWN_RUNS", c->own_runs, "runs of a consumer");
     cj_stamp_int(out, "CJ_RUN_X", c->run_x, "output columns of a run");
+    cj_stamp_int(out, "CJ_OVERLAP", c->overlap, "output columns that neighbouring runs share");
     cj_stamp_int(out, "CJ_RUNS_X", c->runs_x, "runs beside each other along x");
     cj_stamp_int(out, "CJ_RUN_ROWS", c->run_rows, "output rows of a run");
     cj_stamp_int(out, "CJ_CHUNK_C", c->chunk_c, "lines of a stage");
@@ -419,12 +475,14 @@ static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
     cj_stamp_int(out, "CJ_SUM_PRODUCTS", c->sum_products, "products of one sum");
     cj_stamp_int(out, "CJ_LOSS", loss_of(c), "what a sum loses of itself on average, in 2^-23rds");
     cj_stamp_int(out, "CJ_COMPENSATED", compensated(c, &t), "the total is compensated");
+    cj_stamp_int(out, "CJ_SPREAD", 1, "neighbouring tiles go to neighbouring blocks");
+    cj_stamp_int(out, "CJ_OUT_BUFFERS", c->out_buffers, "of eight channels' outputs, for each warp");
     cj_stamp_int(out, "CJ_AHEAD", c->ahead, "stages that lie in the filling threads' registers");
     cj_stamp_int(out, "CJ_LANES", c->lanes, "threads that fill a piece of a row");
     cj_stamp_int(out, "CJ_JOB_ITEMS", c->job_items, "units of such a piece for each of them");
     const int32_t registers = consumer_registers(p, c);
     cj_stamp_int(out, "CJ_CONSUMER_REGISTERS", registers, "of a thread");
-    cj_stamp_int(out, "CJ_FILLER_REGISTERS", REGISTERS - registers, "of the other warps' threads");
+    cj_stamp_int(out, "CJ_FILLER_REGISTERS", filler_registers(p, c), "of a filling thread");
     cj_stamp_int(out, "CJ_SHARED_BYTES", plan->shared_bytes, "dynamic shared memory");
     stamp_sum(c->columns, out);
 }

@@ -86,9 +86,11 @@ inline void cj_product_f16(float (&sum)[registers], unsigned int a, unsigned int
     cj_host.hopper->product(cj_host.launch, &product);
 }
 
-template <int registers> inline void cj_more_registers() {
+template <int registers> inline void cj_set_registers() {
 }
-template <int registers> inline void cj_fewer_registers() {
+
+inline float cj_load_if(const float *from, bool exists) {
+    return exists ? *from : 0.0F;
 }
 
 /* As on the device, all take lane 0's value: who is wrong to say that it is theirs too sees it here as well. */
@@ -100,6 +102,9 @@ inline long long cj_opaque(long long value) {
     return value;
 }
 inline int cj_opaque(int value) {
+    return value;
+}
+inline const float *cj_opaque(const float *value) {
     return value;
 }
 

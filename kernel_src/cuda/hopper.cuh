@@ -126,13 +126,28 @@ __device__ __forceinline__ void cj_product_f16(float (&sum)[CJ_COLUMNS / 2], uns
                  : "r"(a), "r"(b), "r"(add));
 }
 
-/* Gives the warps of a warpgroup more registers than the kernel starts with, or takes some away; multiples of 8. All threads
- * of the warpgroup come here. The compiler counts with that from here on. */
-template <int registers> __device__ __forceinline__ void cj_more_registers() {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+/* Gives the warps of a warpgroup that many registers, a multiple of 8, instead of the 128 that a kernel of 512 threads
+ * starts with. All threads of the warpgroup come here. The compiler counts with that from here on. */
+template <int registers> __device__ __forceinline__ void cj_set_registers() {
+    if (registers > 128) {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+    } else {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+    }
 }
-template <int registers> __device__ __forceinline__ void cj_fewer_registers() {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+
+/* *from, or 0 if that does not exist. It is issued where it stands in the text: not before a fence that would wait for it. */
+__device__ __forceinline__ float cj_load_if(const float *from, bool exists) {
+    float value;
+    asm volatile("{\n"
+                 ".reg .pred exists;\n"
+                 "setp.ne.b32 exists, %2, 0;\n"
+                 "mov.b32 %0, 0;\n"
+                 "@exists ld.global.f32 %0, [%1];\n"
+                 "}"
+                 : "=&f"(value)
+                 : "l"(from), "r"((int)exists));
+    return value;
 }
 
 /* A value that is the same for a whole warp, said so. */
@@ -147,6 +162,10 @@ __device__ __forceinline__ long long cj_opaque(long long value) {
 }
 __device__ __forceinline__ int cj_opaque(int value) {
     asm volatile("" : "+r"(value));
+    return value;
+}
+__device__ __forceinline__ const float *cj_opaque(const float *value) {
+    asm volatile("" : "+l"(value));
     return value;
 }
 
