@@ -62,9 +62,8 @@
  * CJ_SUM_PRODUCTS           ... that form one sum; divides SLOT_PRODUCTS                                 3
  * CJ_LOSS                   what a sum loses of itself on average, in 2^-23rds: see kernels.md         1
  * CJ_COMPENSATED            1 = what is rounded off the total is where the next sum begins               1
- * CJ_SPREAD                 1 = neighbouring tiles go to neighbouring blocks, not to the same              1
  * CJ_OUT_BUFFERS            of eight channels' outputs, for each warp: divides 2 OWN_RUNS                2
- * CJ_AHEAD                  stages that lie in the filling threads' registers: 1 or 2                    1
+ * CJ_FILL_GROUPS            groups of filling warps, each with every second stage: 2, or 1               1
  * CJ_LANES                  threads that fill a piece of a row: 8, 16 or 32                              32
  * CJ_JOB_ITEMS              units of such a piece for each of them                                       3
  * CJ_CONSUMER_REGISTERS     of a thread; with the next, 256                                              168
@@ -134,11 +133,11 @@ constexpr int OUT_PITCH = IN_BULK ? (3 + OUT_COUNT + 7) / 8 * 8 + 4 : (CJ_COLUMN
 constexpr int RING_OFFSET = 16 * (CJ_STAGES * BUFFER + CJ_COLUMNS); /* COLUMNS: what the last run may reach past a buffer */
 constexpr int OUT_OFFSET = RING_OFFSET + 16 * CJ_SLOTS * CJ_CONSUMERS_K * SLOT_WEIGHTS;
 constexpr int SCALE_OFFSET = OUT_OFFSET + 4 * CONSUMERS * 4 * CJ_OUT_BUFFERS * OUT_ROWS * OUT_PITCH;
-constexpr int SPAN_OFFSET = SCALE_OFFSET + 8 * CJ_STAGES, LINES_OFFSET = SPAN_OFFSET + 8 * 2 * FILL_WARPS;
+constexpr int SPAN_OFFSET = SCALE_OFFSET + 8 * CJ_STAGES, LINES_OFFSET = SPAN_OFFSET + 8 * 2 * FILL_WARPS * CJ_FILL_GROUPS;
 constexpr int FOLDED_LINES = CJ_FOLD > 0 ? CHUNKS_C * CJ_CHUNK_C : 0, CHANNELS_OFFSET = LINES_OFFSET + 16 * FOLDED_LINES;
 constexpr bool CHANNELS_SHARED = CHANNELS <= 256;
 constexpr int BARRIER_OFFSET = CHANNELS_OFFSET + (CHANNELS_SHARED ? 16 * (int)CHANNELS : 0);
-static_assert(BARRIER_OFFSET + 8 * (2 * CJ_STAGES + 2 * CJ_SLOTS + 2) <= CJ_SHARED_BYTES, "plan and kernel disagree");
+static_assert(BARRIER_OFFSET + 8 * (2 * CJ_STAGES + 2 * CJ_SLOTS + CJ_FILL_GROUPS + 1) <= CJ_SHARED_BYTES, "plan and kernel disagree");
 static_assert((CJ_RUN_ROWS - 1) * PITCH + RUN_X <= CJ_COLUMNS, "plan and kernel disagree");
 
 /* A line that holds kernel taps: its first unit's distance from channel 0's, and the taps. */
@@ -152,7 +151,7 @@ struct shared_memory {
     uint4 *buffers, *ring;
     float *out;       /* [CONSUMERS * 4][OUT_BUFFERS][OUT_ROWS][OUT_PITCH]: outputs of each warp on their way to memory */
     float2 *scale;    /* [STAGES]: 1 / s of the buffer's input; the same if it spans more than 2^27, else 0 */
-    uint2 *span;      /* [2][FILL_WARPS]: largest |x| and smallest but 0 of each warp's items */
+    uint2 *span;      /* [FILL_GROUPS][2][FILL_WARPS]: largest |x| and smallest but 0 of each warp's items */
     folded_line *lines; /* [FOLDED_LINES] */
     float4 *channels; /* [CHANNELS] if they are few: see the packed weights */
     cj_barrier *full, *empty, *slot_full, *slot_empty, *filling, *start;
@@ -165,7 +164,7 @@ __device__ __forceinline__ shared_memory make_shared(unsigned char *base) {
     s.lines = (folded_line *)(base + LINES_OFFSET), s.channels = (float4 *)(base + CHANNELS_OFFSET);
     s.full = (cj_barrier *)(base + BARRIER_OFFSET), s.empty = s.full + CJ_STAGES;
     s.slot_full = s.empty + CJ_STAGES, s.slot_empty = s.slot_full + CJ_SLOTS;
-    s.filling = s.slot_empty + CJ_SLOTS, s.start = s.filling + 1;
+    s.filling = s.slot_empty + CJ_SLOTS, s.start = s.filling + CJ_FILL_GROUPS;
     return s;
 }
 
@@ -204,18 +203,15 @@ __device__ __forceinline__ int run_x(int run) {
 }
 constexpr int OWN_DISTANCE = CJ_RUNS_X > 1 ? RUN_STEP : CJ_RUN_ROWS * PITCH; /* units between a consumer's runs */
 
-/* Of `count` tiles from first on, every step-th. */
+/* The first tile of a block, and how many it has. Neighbouring tiles go to neighbouring blocks, which are at work on them at
+ * the same time: what they read twice, and lines of memory that both write to, are in the L2 then. */
 struct tile_range {
-    position first, count, step;
+    position first, count;
 };
 
 __device__ __forceinline__ tile_range own_tiles(const cj_forward_args &args) {
-    const position tiles = (position)args.tiles, each = tiles / gridDim.x, more = tiles % gridDim.x, block = blockIdx.x;
-    const position count = each + (block < more ? 1 : 0);
-    if (CJ_SPREAD) {
-        return {block, count, (position)gridDim.x};
-    }
-    return {block * each + (block < more ? block : more), count, 1};
+    const position tiles = (position)args.tiles, block = blockIdx.x;
+    return {block, (position)(tiles / gridDim.x + (block < tiles % gridDim.x ? 1 : 0))};
 }
 
 __device__ __forceinline__ tile make_tile(position index, const sizes &size) {
@@ -314,11 +310,11 @@ __device__ __forceinline__ source make_source(const cj_forward_args &args, const
 }
 
 /* Goes on to the next stage's input; behind the last tile there are no lines. */
-__device__ __forceinline__ void next_stage(position &index, position step, int &piece, tile &t, source &s, const cj_forward_args &args,
+__device__ __forceinline__ void next_stage(position &index, int &piece, tile &t, source &s, const cj_forward_args &args,
                                            const sizes &size) {
     piece = piece + 1 == CHUNKS ? 0 : piece + 1;
     if (piece == 0) {
-        index += step;
+        index += gridDim.x;
         t = make_tile(index, size);
     }
     s = make_source(args, size, t, make_chunk(piece));
@@ -443,9 +439,9 @@ __device__ __forceinline__ scaling make_scaling(unsigned most, unsigned least) {
     return s;
 }
 
-/* Largest and smallest of all fillers' items. Returns after all of them came here. */
-__device__ __forceinline__ scaling find_scaling(const items (&v)[TEAM_JOBS], const shared_memory &shared, int thread,
-                                                turn<1> &filling) {
+/* Largest and smallest of a filling group's items. Returns after all its threads came here. */
+__device__ __forceinline__ scaling find_scaling(const items (&v)[TEAM_JOBS], const shared_memory &shared,
+                                                int group, int thread, turn<1> &filling) {
     constexpr int COUNT = TEAM_JOBS * CJ_JOB_ITEMS * DEPTH, CHAINS = 4; /* a single chain would wait for itself */
     const float *const values = &v[0][0][0];
     float largest_of[CHAINS];
@@ -467,15 +463,15 @@ __device__ __forceinline__ scaling find_scaling(const items (&v)[TEAM_JOBS], con
             largest = size <= 3.4028235e38F ? fmaxf(largest, size) : largest;
         }
     }
-    uint2 *const span = shared.span + filling.steps % 2 * FILL_WARPS;
+    uint2 *const span = shared.span + (group * 2 + filling.steps % 2) * FILL_WARPS;
     const unsigned most = __reduce_max_sync(0xffffffff, __float_as_uint(largest));
     least = __reduce_min_sync(0xffffffff, least);
     __syncwarp(); /* all lanes have read what the next arrival lets others overwrite */
     if (thread % 32 == 0) {
         span[thread / 32] = make_uint2(most, least);
-        cj_barrier_arrive(shared.filling);
+        cj_barrier_arrive(&shared.filling[group]);
     }
-    cj_barrier_wait(shared.filling, filling.parity());
+    cj_barrier_wait(&shared.filling[group], filling.parity());
     filling.next();
     uint2 all = span[0];
 #pragma unroll
@@ -513,49 +509,27 @@ __device__ __forceinline__ void store_job(uint4 *buffer, const items &v, float u
     }
 }
 
-/* All stages of all tiles. A stage lies in registers until its scale is known and its buffer is empty; as soon as it is
- * handed over, its registers are loaded with the stage AHEAD later. */
-__device__ __forceinline__ void fill(const shared_memory &shared, const cj_forward_args &args, int thread) {
-    const sizes size = get_sizes(args);
-    const int team = LANES == 32 ? cj_uniform(thread / LANES) : thread / LANES, lane = thread % LANES;
-    turn<CJ_STAGES> buffer = {0};
-    turn<1> filling = {0};
-    const tile_range tiles = own_tiles(args);
-    const position stages = tiles.count * CHUNKS;
-    position index = tiles.first, filled = -CJ_AHEAD;
-    int piece = 0;
-    tile t = make_tile(index, size);
-    source s = make_source(args, size, t, make_chunk(0));
-    items v[CJ_AHEAD][TEAM_JOBS];
-    while (filled < stages) {
-#pragma unroll
-        for (int set = 0; set < CJ_AHEAD && (set == 0 || filled < stages); ++set, ++filled) {
-            if (filled >= 0) {
-                const scaling scale = find_scaling(v[set], shared, thread, filling);
-                cj_barrier_wait(&shared.empty[buffer.index()], buffer.parity() ^ 1); /* ^ 1: all are empty at first */
-                uint4 *const units = shared.buffers + buffer.index() * BUFFER;
-#pragma unroll
-                for (int i = 0; i < TEAM_JOBS; ++i) {
-                    store_job(units, v[set][i], scale.up, job_of(anew(team), i), lane);
-                }
-                if (thread == 0) {
-                    shared.scale[buffer.index()] = make_float2(scale.down, scale.lossy);
-                }
-                cj_async_fence();
-                __syncwarp();
-                if (thread % 32 == 0) {
-                    cj_barrier_arrive(&shared.full[buffer.index()]);
-                }
-                buffer.next();
-            }
-            load_stage(v[set], shared, args, size, s, team, lane); /* behind the fence, which waits for loads as well */
-            next_stage(index, tiles.step, piece, t, s, args, size);
+/* Two filling groups leave no warp for the weights: then they stay, or those of a stage have slots of its buffer, which the
+ * group that fills it has them brought to. Else they go through a ring. */
+constexpr bool TIED = !RESIDENT && CJ_FILL_GROUPS == 2, RING = !RESIDENT && !TIED;
+static_assert(!TIED || CJ_SLOTS == CJ_STAGES * STAGE_SLOTS, "plan and kernel disagree");
+typedef turn<RING ? CJ_SLOTS : 1> slot_turn;
+
+/* Has the weights of `count` slots brought, from the first of a chunk on. */
+__device__ __forceinline__ void bring_slots(const shared_memory &shared, const uint4 *weights, int first, int count) {
+    for (int i = first; i < first + count; ++i, weights += SLOT_WEIGHTS) {
+        cj_barrier_expect(&shared.slot_full[i], 16 * CJ_CONSUMERS_K * SLOT_WEIGHTS);
+        for (int block = 0; block < CJ_CONSUMERS_K; ++block) {
+            cj_bulk_load(shared.ring + (i * CJ_CONSUMERS_K + block) * SLOT_WEIGHTS, weights + block * BLOCK_WEIGHTS,
+                         16 * SLOT_WEIGHTS, &shared.slot_full[i]);
         }
     }
 }
 
-/* Resident weights are in the slot of the same number for every tile. */
-typedef turn<RESIDENT ? 1 : CJ_SLOTS> slot_turn;
+/* A tile's weights. */
+__device__ __forceinline__ const uint4 *weights_of(const cj_forward_args &args, const tile &t) {
+    return (const uint4 *)args.packed + (t.group * K_TILES + t.k_tile) * CJ_CONSUMERS_K * BLOCK_WEIGHTS;
+}
 
 /* One thread: the weights of all stages of all tiles, or of one if they stay. */
 __device__ __forceinline__ void bring_weights(const shared_memory &shared, const cj_forward_args &args) {
@@ -563,20 +537,65 @@ __device__ __forceinline__ void bring_weights(const shared_memory &shared, const
     slot_turn slot = {0};
     const tile_range tiles = own_tiles(args);
     position index = tiles.first;
-    for (position left = RESIDENT && tiles.count > 1 ? 1 : tiles.count; left > 0; --left, index += tiles.step) {
-        const tile t = make_tile(index, size);
-        const uint4 *weights = (const uint4 *)args.packed + (t.group * K_TILES + t.k_tile) * CJ_CONSUMERS_K * BLOCK_WEIGHTS;
+    for (position left = RESIDENT && tiles.count > 1 ? 1 : tiles.count; left > 0; --left, index += gridDim.x) {
+        const uint4 *weights = weights_of(args, make_tile(index, size));
         for (int i = 0; i < CHUNKS * STAGE_SLOTS; ++i, weights += SLOT_WEIGHTS) {
-            const int own = RESIDENT ? i : slot.index();
-            if (!RESIDENT) {
-                cj_barrier_wait(&shared.slot_empty[own], slot.parity() ^ 1);
+            if (RING) {
+                cj_barrier_wait(&shared.slot_empty[slot.index()], slot.parity() ^ 1);
             }
-            cj_barrier_expect(&shared.slot_full[own], 16 * CJ_CONSUMERS_K * SLOT_WEIGHTS);
-            for (int block = 0; block < CJ_CONSUMERS_K; ++block) {
-                cj_bulk_load(shared.ring + (own * CJ_CONSUMERS_K + block) * SLOT_WEIGHTS, weights + block * BLOCK_WEIGHTS,
-                             16 * SLOT_WEIGHTS, &shared.slot_full[own]);
-            }
+            bring_slots(shared, weights, RESIDENT ? i : slot.index(), 1);
             slot.next();
+        }
+    }
+}
+
+/* The stages of one group of filling warps, every FILL_GROUPS-th of all tiles. A stage lies in registers until its scale is
+ * known and its buffer is empty; then they are loaded with the group's next one, while the other group works on its own. */
+__device__ __forceinline__ void fill(const shared_memory &shared, const cj_forward_args &args, int group, int thread) {
+    const sizes size = get_sizes(args);
+    const int team = LANES == 32 ? cj_uniform(thread / LANES) : thread / LANES, lane = thread % LANES;
+    turn<CJ_STAGES> buffer = {(unsigned)group};
+    turn<1> filling = {0};
+    const tile_range tiles = own_tiles(args);
+    position index = tiles.first, left = (tiles.count * CHUNKS - group + CJ_FILL_GROUPS - 1) / CJ_FILL_GROUPS; /* stages */
+    int piece = 0;
+    tile t = make_tile(index, size);
+    source s = make_source(args, size, t, make_chunk(0));
+    if (group > 0) {
+        next_stage(index, piece, t, s, args, size);
+    }
+    const uint4 *weights = nullptr; /* of the stage in registers */
+    if (RESIDENT && CJ_FILL_GROUPS == 2 && group == 0 && thread == 0 && tiles.count > 0) {
+        bring_weights(shared, args);
+    }
+    items v[TEAM_JOBS];
+    for (bool loaded = false; left > 0; loaded = true) {
+        if (loaded) {
+            const scaling scale = find_scaling(v, shared, group, thread, filling);
+            cj_barrier_wait(&shared.empty[buffer.index()], buffer.parity() ^ 1); /* ^ 1: all are empty at first */
+            if (TIED && thread == 0) {
+                bring_slots(shared, weights, buffer.index() * STAGE_SLOTS, STAGE_SLOTS);
+            }
+            uint4 *const units = shared.buffers + buffer.index() * BUFFER;
+#pragma unroll
+            for (int i = 0; i < TEAM_JOBS; ++i) {
+                store_job(units, v[i], scale.up, job_of(anew(team), i), lane);
+            }
+            if (thread == 0) {
+                shared.scale[buffer.index()] = make_float2(scale.down, scale.lossy);
+            }
+            cj_async_fence();
+            __syncwarp();
+            if (thread % 32 == 0) {
+                cj_barrier_arrive(&shared.full[buffer.index()]);
+            }
+            buffer.steps += CJ_FILL_GROUPS;
+            --left;
+        }
+        load_stage(v, shared, args, size, s, team, lane);
+        weights = TIED ? weights_of(args, t) + (long long)piece * STAGE_SLOTS * SLOT_WEIGHTS : nullptr;
+        for (int i = 0; i < CJ_FILL_GROUPS; ++i) {
+            next_stage(index, piece, t, s, args, size);
         }
     }
 }
@@ -656,7 +675,6 @@ __device__ __forceinline__ void close_sum(sums &total, sums &sum, float down, fl
 __device__ __forceinline__ void add_slot(sums &total, sums &sum, unsigned a, unsigned b, const unsigned *steps, float down) {
     if (CJ_PRODUCTS == 1) {
         add_products<HI_HI, CJ_SLOT_PRODUCTS>(total, a, b, steps, true);
-        return;
     }
     if (CJ_PRODUCTS == 4) {
         add_products<LO_LO, CJ_SLOT_PRODUCTS>(sum, a, b, steps, CJ_COMPENSATED);
@@ -665,7 +683,7 @@ __device__ __forceinline__ void add_slot(sums &total, sums &sum, unsigned a, uns
         multiply(sum, 1.0F / LO);
     }
 #pragma unroll
-    for (int first = 0; first < CJ_SLOT_PRODUCTS; first += CJ_SUM_PRODUCTS) {
+    for (int first = 0; first < CJ_SLOT_PRODUCTS && CJ_PRODUCTS > 1; first += CJ_SUM_PRODUCTS) {
         const bool begun = CJ_COMPENSATED || (CJ_PRODUCTS == 4 && first == 0);
         add_products<CJ_PRODUCTS == 4 ? HI_HI : MIXED | HI_HI, CJ_SUM_PRODUCTS>(sum, a + first * PRODUCT_WEIGHTS, b,
                                                                                steps + first, begun);
@@ -701,11 +719,11 @@ __device__ __forceinline__ span add_up(sums &total, const shared_memory &shared,
         }
 #pragma unroll 1
         for (int j = 0; j < STAGE_SLOTS; ++j) {
-            const int index = RESIDENT ? i * STAGE_SLOTS + j : slot.index();
-            cj_barrier_wait(&shared.slot_full[index], RESIDENT ? 0 : slot.parity());
+            const int index = RESIDENT ? i * STAGE_SLOTS + j : TIED ? buffer.index() * STAGE_SLOTS + j : slot.index();
+            cj_barrier_wait(&shared.slot_full[index], RESIDENT ? 0 : TIED ? buffer.parity() : slot.parity());
             const unsigned a = cj_descriptor(shared.ring + (index * CJ_CONSUMERS_K + block) * SLOT_WEIGHTS, M * 16);
             add_slot(total, sum, a, b, product_steps.step + j * CJ_SLOT_PRODUCTS, down);
-            if (warp_leader && !RESIDENT) {
+            if (warp_leader && RING) {
                 cj_barrier_arrive(&shared.slot_empty[index]);
             }
             if (warp_leader && slot.steps == CJ_LAG - 1 && block + run == 0) {
@@ -713,7 +731,7 @@ __device__ __forceinline__ span add_up(sums &total, const shared_memory &shared,
             }
             slot.next();
         }
-        __syncwarp();
+        __syncwarp(); /* all lanes have read the scale */
         if (warp_leader) {
             cj_barrier_arrive(&shared.empty[buffer.index()]);
         }
@@ -961,7 +979,7 @@ __device__ __forceinline__ void consume(const shared_memory &shared, const cj_fo
     }
     const tile_range tiles = own_tiles(args);
     position index = tiles.first;
-    for (position left = tiles.count; left > 0; --left, index += tiles.step) {
+    for (position left = tiles.count; left > 0; --left, index += gridDim.x) {
         sums total;
         const span seen = add_up(total, shared, buffer, slot, block, run, threadIdx.x % 32 == 0);
 #pragma unroll
@@ -988,21 +1006,24 @@ CJ_KERNEL(convjit_forward, cj_forward_args, args) {
             cj_barrier_init(&shared.slot_full[i], 1);
             cj_barrier_init(&shared.slot_empty[i], CONSUMERS * 4);
         }
-        cj_barrier_init(shared.filling, FILL_WARPS);
+        for (int i = 0; i < CJ_FILL_GROUPS; ++i) {
+            cj_barrier_init(&shared.filling[i], FILL_WARPS);
+        }
         cj_barrier_init(shared.start, 4);
         cj_barrier_init_fence();
     }
     __syncthreads();
-    const int filler = (int)threadIdx.x - CONSUMERS * WARPGROUP;
-    if (filler < 0) {
-        cj_set_registers<CJ_CONSUMER_REGISTERS>();
+    constexpr int BEGUN_WITH = 65536 / CJ_THREADS;
+    const int role = (int)threadIdx.x / WARPGROUP, thread = (int)threadIdx.x % WARPGROUP;
+    if (role < CONSUMERS) {
+        cj_set_registers<CJ_CONSUMER_REGISTERS, BEGUN_WITH>();
         consume(shared, args);
-    } else if (filler < FILLERS) {
-        cj_set_registers<CJ_FILLER_REGISTERS>();
-        fill(shared, args, filler);
+    } else if (role < CONSUMERS + CJ_FILL_GROUPS) {
+        cj_set_registers<CJ_FILLER_REGISTERS, BEGUN_WITH>();
+        fill(shared, args, role - CONSUMERS, thread);
     } else {
-        cj_set_registers<24>();
-        if (filler == FILLERS) {
+        cj_set_registers<24, BEGUN_WITH>();
+        if (thread == 0) {
             bring_weights(shared, args);
         }
     }

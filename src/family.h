@@ -40,7 +40,7 @@ typedef struct cj_tensor_config {
     int32_t slot_products; /* whose weights a slot holds */
     int32_t sum_products;  /* ... that form one sum */
     int32_t out_buffers;   /* of eight channels' outputs on their way to memory, for each warp */
-    int32_t ahead;         /* stages that lie in the filling threads' registers */
+    int32_t fill_groups;   /* groups of filling warps, each with every second stage if there are 2 */
     int32_t lanes;         /* threads that fill a piece of a row, */
     int32_t job_items;     /* ... and units of such a piece for each of them */
 } cj_tensor_config;

@@ -16,11 +16,10 @@ enum {
     MOST_SHARED = 227 * 1024,          /* of a block on sm_90 */
     PART_BYTES = 2048,                 /* one part of the weights of a product of slices, 64 x 16 */
     DEPTH = 8,                         /* of a slice */
-    REGISTERS = 488,                   /* of two consumers' threads and a filling one together */
     MOST_FOLD_CHANNELS = 16,           /* with more, channels alone fill slices */
     MOST_FOLD = 64,                    /* taps */
-    MOST_SUM = 4,                      /* products of a sum: see "Numbers" in the kernel */
     SLOT_SUMS = 2,                     /* ... and sums of a slot */
+    MOST_SUM = 4,                      /* products of a sum: see "Numbers" in the kernel */
     MOST_BLOCK_SUM = 6,                /* products of a sum, and a slot, in math fp32_block */
     MOST_SLOTS = 64,
     MOST_SLOT = 10,                    /* ... of a slot where nothing is summed apart (math tf32) */
@@ -28,10 +27,11 @@ enum {
     MOST_BLOCK_PLAIN_SUMS = 16,        /* ... in math fp32_block */
     OUT_BYTES = 4 * CONSUMERS * 4 * 8, /* shared memory for a column of outputs: 8 rows of each consumer warp */
     SECTOR = 8,                        /* floats that memory writes at once */
+    OTHER_REGISTERS = 44,
     MOST_SHARED_CHANNELS = 256,
     CHANNEL_BYTES = 16,                /* of what is known of an output channel */
     LINE_BYTES = 16,                   /* of a folded line in the table of them */
-    SPAN_BYTES = 8 * 2 * FILLERS / 32,
+    SPAN_BYTES = 8 * 2 * FILLERS / 32, /* of a group of filling warps */
 };
 
 /* ---- tiles ---- */
@@ -124,10 +124,10 @@ static tile tile_of(const cj_problem *p, const cj_tensor_config *c) {
     const int64_t stages = c->stages, slots = c->slots, channels = p->desc.groups * k_blocks_of(p, &t, c) * 64;
     t.shared_bytes = 16 * (stages * parts_of(c) * t.units + c->columns) +
                      slots * c->consumers_k * c->slot_products * parts_of(c) * PART_BYTES +
-                     OUT_BYTES * c->out_buffers * out_pitch(p, c) + 8 * stages + SPAN_BYTES +
+                     OUT_BYTES * c->out_buffers * out_pitch(p, c) + 8 * stages + 2 * SPAN_BYTES +
                      (c->fold ? LINE_BYTES * cj_round_up(lines_of(p, c), c->chunk_c) : 0) +
                      (channels <= MOST_SHARED_CHANNELS ? CHANNEL_BYTES * channels : 0) +
-                     8 * (2 * stages + 2 * slots + 2);
+                     8 * (2 * stages + 2 * slots + 3);
     return t;
 }
 
@@ -142,8 +142,9 @@ static bool compensated(const cj_tensor_config *c, const tile *t) {
  * are not issued a stage ahead are waited for. */
 static double fill_cost(const cj_tensor_config *c, int64_t jobs, int64_t held) {
     const bool own_plane = FILLERS / c->lanes % (c->chunk_c / DEPTH) == 0;
-    return (double)held * 150.0 + (double)cj_divide_up(jobs, FILLERS / c->lanes) * (own_plane ? 110.0 : 400.0) + 500.0 +
-           (c->ahead == 2 ? 0.0 : 900.0) + (c->fold ? 200.0 : 0.0);
+    return ((double)held * 150.0 + (double)cj_divide_up(jobs, FILLERS / c->lanes) * (own_plane ? 110.0 : 400.0) + 500.0 +
+            900.0 + (c->fold ? 200.0 : 0.0)) /
+           (c->fill_groups == 2 ? 1.9 : 1.0);
 }
 
 /* Of both consumers for a slot of weights. A product of 64 x N x 16 takes N / 2; a consumer that waits for products and
@@ -152,7 +153,7 @@ static double slot_cost(const cj_tensor_config *c, bool compensated) {
     const double columns = c->columns * c->own_runs;
     const double own = (double)c->slot_products * c->products * (columns / 2.0), sums = columns / 2.0;
     const double closes = (double)(c->products > 1 ? c->slot_products / c->sum_products : 0);
-    const double gaps =
+    const double gaps = 
         110.0 + (c->products == 4 ? 2.0 * (110.0 + sums) : 0.0) + closes * (330.0 + sums * (compensated ? 10.0 : 5.0));
     return 2.0 * own > own + gaps ? 2.0 * own : own + gaps;
 }
@@ -215,22 +216,22 @@ static void choose_sum(const cj_problem *p, cj_tensor_config *c) {
 }
 
 /* Registers of a consumer's thread: its sums and totals, and what they are worked on with. */
-static int32_t consumer_registers(const cj_problem *p, const cj_tensor_config *c) {
-    const tile t = tile_of(p, c);
+static int32_t consumer_registers(const cj_tensor_config *c) {
     const int32_t sums = c->columns / 2 * c->own_runs * (c->products == 1 ? 1 : 2);
-    const int32_t others = (compensated(c, &t) ? 64 : 44) + (c->run_rows > 1 ? 24 : 0);
-    return (int32_t)cj_least(cj_most(cj_round_up(sums + others, 8), 128), 200);
+    return (int32_t)cj_most(cj_round_up(sums + OTHER_REGISTERS, 8), 128);
 }
 
-static int32_t filler_registers(const cj_problem *p, const cj_tensor_config *c) {
-    return (int32_t)cj_least(REGISTERS - 2 * consumer_registers(p, c), 232);
+/* ... and of a filling thread: what the consumers and the warps beside it leave. */
+static int32_t filler_registers(const cj_tensor_config *c) {
+    const int32_t left = c->fill_groups == 2 ? 256 - consumer_registers(c) : 488 - 2 * consumer_registers(c);
+    return (int32_t)cj_least(left, 232);
 }
 
-/* Has a filling thread registers for `ahead` stages: for the units, and for what it knows of their jobs? */
-static bool fill_fits(const cj_problem *p, const cj_tensor_config *c, int32_t ahead) {
+/* Has a filling thread registers for the units of a stage, and for what it knows of their jobs? */
+static bool fill_fits(const cj_problem *p, const cj_tensor_config *c) {
     const tile t = tile_of(p, c);
-    const int64_t needed = ahead * (t.held * DEPTH + cj_divide_up(t.jobs, FILLERS / c->lanes) * 3);
-    return needed <= filler_registers(p, c) - (c->fold ? 68 : 52);
+    const int64_t needed = t.held * DEPTH + cj_divide_up(t.jobs, FILLERS / c->lanes) * 3;
+    return needed <= filler_registers(c) - (c->fold ? 68 : 52);
 }
 
 /* The cheapest way to fill a stage; of equals, the most lanes, then the longest pieces. False if there are too few registers
@@ -241,9 +242,8 @@ static bool choose_jobs(const cj_problem *p, cj_tensor_config *c) {
     for (c->lanes = 32; c->lanes >= 8; c->lanes /= 2) {
         for (c->job_items = 8; c->job_items >= 1; --c->job_items) {
             const tile t = tile_of(p, c);
-            c->ahead = fill_fits(p, c, 2) ? 2 : 1;
             const double cost = fill_cost(c, t.jobs, t.held);
-            if (fill_fits(p, c, 1) && (least < 0.0 || cost < least)) {
+            if (fill_fits(p, c) && (least < 0.0 || cost < least)) {
                 least = cost;
                 best = *c;
             }
@@ -253,42 +253,47 @@ static bool choose_jobs(const cj_problem *p, cj_tensor_config *c) {
     return least >= 0.0;
 }
 
-/* Weights that stay, or a ring of 4 slots or of 2; above all as many buffers of outputs as a tile has, then half. */
-static void choose_slots(const cj_problem *p, cj_tensor_config *c) {
+/* Weights that stay, or a ring of 4 slots or of 2, or slots for two stages; above all as many buffers of outputs as a tile
+ * has, then half. False if nothing fits. */
+static bool choose_slots(const cj_problem *p, cj_tensor_config *c) {
     const tile t = tile_of(p, c);
-    const int64_t all = t.chunks * (t.products / c->slot_products);
+    const int64_t stage = t.products / c->slot_products, all = t.chunks * stage;
     const bool alone = cj_divide_up(p->group_out, t.k) == 1 && p->desc.groups == 1;
-    const int32_t slots[] = {alone && all <= MOST_SLOTS ? (int32_t)all : 4, 4, 2};
+    const bool ring = c->fill_groups == 1;
+    const int64_t slots[] = {alone ? all : 0, ring ? 4 : c->stages * stage, ring ? 2 : 0};
     for (c->out_buffers = in_bulk(p, c) ? 2 * c->own_runs : 1; c->out_buffers >= 1; c->out_buffers /= 2) {
         for (int i = 0; i < 3; ++i) {
-            c->slots = slots[i];
-            if (tile_of(p, c).shared_bytes <= MOST_SHARED) {
-                return;
+            c->slots = (int32_t)cj_least(slots[i], MOST_SLOTS + 1);
+            if (c->slots > 0 && c->slots <= MOST_SLOTS && tile_of(p, c).shared_bytes <= MOST_SHARED) {
+                return true;
             }
         }
     }
-    c->out_buffers = 1; /* none fits */
+    return false;
 }
 
-/* Completes the configuration and shows it. */
+/* Completes the configuration and shows it, with two groups of filling warps and with one. */
 static bool consider(const cj_problem *p, cj_tensor_config c, visitor visit, void *state) {
-    c.slots = c.out_buffers = 1;
-    choose_sum(p, &c);
-    choose_slots(p, &c);
-    candidate result = {.config = c};
-    if (tile_of(p, &c).shared_bytes > MOST_SHARED) { /* whoever fills it */
-        result.dropped = "more than 232448 bytes of shared memory";
-    } else if (!choose_jobs(p, &c)) {
-        result.dropped = "more units of a stage than a filling thread has registers for";
-    } else {
-        const tile t = tile_of(p, &c);
-        result.config = c;
-        result.cost = cost_of(p, &c, &t, CJ_PLAN_BATCH);
+    bool found = false;
+    for (c.fill_groups = 2; c.fill_groups >= 1; --c.fill_groups) {
+        c.slots = c.out_buffers = 1;
+        choose_sum(p, &c);
+        candidate result = {.config = c};
+        if (!choose_slots(p, &c)) { /* whoever fills it */
+            result.dropped = "more than 232448 bytes of shared memory";
+        } else if (!choose_jobs(p, &c)) {
+            result.dropped = "more units of a stage than a filling thread has registers for";
+        } else {
+            const tile t = tile_of(p, &c);
+            result.config = c;
+            result.cost = cost_of(p, &c, &t, CJ_PLAN_BATCH);
+        }
+        if (visit) {
+            visit(&result, state);
+        }
+        found |= !result.dropped;
     }
-    if (visit) {
-        visit(&result, state);
-    }
-    return !result.dropped;
+    return found;
 }
 
 /* Runs of as many rows as a product has columns for, of half as many, and so on. */
@@ -344,6 +349,7 @@ static bool search(const cj_problem *p, visitor visit, void *state) {
     cj_tensor_config c = {.products = p->desc.math == CONVJIT_TF32         ? 1
                                       : p->desc.math == CONVJIT_FP32_BLOCK ? 3
                                                                            : 4,
+                          .own_runs = 1,
                           .stages = 2};
     bool found = false;
     for (c.fold = 0; c.fold <= 2; ++c.fold) {
@@ -356,11 +362,14 @@ static bool search(const cj_problem *p, visitor visit, void *state) {
             }
             last = c.chunk_c;
             for (c.consumers_k = p->group_out > 64 ? 2 : 1; c.consumers_k >= 1; --c.consumers_k) {
-                for (c.own_runs = 1; c.own_runs <= (c.products == 1 ? 2 : 1); ++c.own_runs) {
-                    for (int32_t columns = COLUMNS; columns <= (c.products == 1 && c.own_runs == 1 ? MOST_COLUMNS : COLUMNS);
-                         columns += MOST_COLUMNS - COLUMNS) {
-                        found |= consider_widths(p, c, columns, visit, state);
+                if (c.products == 1) {
+                    for (c.own_runs = 1; c.own_runs <= 2; ++c.own_runs) {
+                        found |= consider_widths(p, c, COLUMNS, visit, state);
                     }
+                    c.own_runs = 1;
+                    found |= consider_widths(p, c, MOST_COLUMNS, visit, state);
+                } else {
+                    found |= consider_widths(p, c, COLUMNS, visit, state);
                 }
             }
         }
@@ -475,14 +484,13 @@ static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
     cj_stamp_int(out, "CJ_SUM_PRODUCTS", c->sum_products, "products of one sum");
     cj_stamp_int(out, "CJ_LOSS", loss_of(c), "what a sum loses of itself on average, in 2^-23rds");
     cj_stamp_int(out, "CJ_COMPENSATED", compensated(c, &t), "the total is compensated");
-    cj_stamp_int(out, "CJ_SPREAD", 1, "neighbouring tiles go to neighbouring blocks");
     cj_stamp_int(out, "CJ_OUT_BUFFERS", c->out_buffers, "of eight channels' outputs, for each warp");
-    cj_stamp_int(out, "CJ_AHEAD", c->ahead, "stages that lie in the filling threads' registers");
+    cj_stamp_int(out, "CJ_FILL_GROUPS", c->fill_groups, "groups of filling warps");
     cj_stamp_int(out, "CJ_LANES", c->lanes, "threads that fill a piece of a row");
     cj_stamp_int(out, "CJ_JOB_ITEMS", c->job_items, "units of such a piece for each of them");
-    const int32_t registers = consumer_registers(p, c);
+    const int32_t registers = consumer_registers(c);
     cj_stamp_int(out, "CJ_CONSUMER_REGISTERS", registers, "of a thread");
-    cj_stamp_int(out, "CJ_FILLER_REGISTERS", filler_registers(p, c), "of a filling thread");
+    cj_stamp_int(out, "CJ_FILLER_REGISTERS", filler_registers(c), "of a filling thread");
     cj_stamp_int(out, "CJ_SHARED_BYTES", plan->shared_bytes, "dynamic shared memory");
     stamp_sum(c->columns, out);
 }

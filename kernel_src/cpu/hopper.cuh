@@ -86,7 +86,7 @@ inline void cj_product_f16(float (&sum)[registers], unsigned int a, unsigned int
     cj_host.hopper->product(cj_host.launch, &product);
 }
 
-template <int registers> inline void cj_set_registers() {
+template <int registers, int begun_with> inline void cj_set_registers() {
 }
 
 inline float cj_load_if(const float *from, bool exists) {

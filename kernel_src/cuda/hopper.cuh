@@ -126,10 +126,10 @@ __device__ __forceinline__ void cj_product_f16(float (&sum)[CJ_COLUMNS / 2], uns
                  : "r"(a), "r"(b), "r"(add));
 }
 
-/* Gives the warps of a warpgroup that many registers, a multiple of 8, instead of the 128 that a kernel of 512 threads
- * starts with. All threads of the warpgroup come here. The compiler counts with that from here on. */
-template <int registers> __device__ __forceinline__ void cj_set_registers() {
-    if (registers > 128) {
+/* Gives the warps of a warpgroup that many registers, a multiple of 8, instead of those that the kernel has begun with. All
+ * threads of the warpgroup come here. The compiler counts with that from here on. */
+template <int registers, int begun_with> __device__ __forceinline__ void cj_set_registers() {
+    if (registers > begun_with) {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
