@@ -8,10 +8,10 @@
  * A line is an input channel or, with few channels (FOLD), an input channel and a kernel tap along z and y, or along x too:
  * what those taps read is then copied into lines of its own, and the taps along x that are left stay shifts.
  *
- * Roles. 512 threads: two consumer warpgroups, each with COLUMNS pixels or 64 channels of its own; six filling warps that
- * bring the input under the tile, halo included and padding as zeros, to STAGES buffers in turn; and one thread that brings
- * the weights to a ring of SLOTS slots. Barriers hand buffers and slots over and back. The second consumer begins LAG
- * slots late, so that one stores its outputs while the other multiplies.
+ * Roles. 512 threads: two consumer warpgroups, each with runs of COLUMNS pixels or 64 channels of its own; one group of four
+ * filling warps, or two by turns, that bring the input under the tile, halo included and padding as zeros, to STAGES
+ * buffers; and, beside one group, a thread that brings the weights to a ring of SLOTS slots. Barriers hand buffers and
+ * slots over and back. The second consumer begins LAG slots late, so that one stores its outputs while the other multiplies.
  *
  * Shared memory holds 16-byte units: eight lines of one pixel in half precision. A buffer is
  *   unit[PARTS][CHUNK_C / 8][PARITIES_Y][PARITIES_X][ROWS][PITCH]
@@ -82,7 +82,8 @@ constexpr int DEPTH = 8; /* lines of a slice: halves of a unit */
 constexpr int PLANES = CJ_CHUNK_C / DEPTH;
 
 /* Lines: folded taps change fastest. Kernel taps that are left for loops and shifts. */
-constexpr int FOLD_Z = CJ_FOLD >= 1 ? CJ_KERNEL_Z : 1, FOLD_Y = CJ_FOLD >= 1 ? CJ_KERNEL_Y : 1, FOLD_X = CJ_FOLD == 2 ? CJ_KERNEL_X : 1;
+constexpr int FOLD_Z = CJ_FOLD >= 1 ? CJ_KERNEL_Z : 1, FOLD_Y = CJ_FOLD >= 1 ? CJ_KERNEL_Y : 1;
+constexpr int FOLD_X = CJ_FOLD == 2 ? CJ_KERNEL_X : 1;
 constexpr int LINES = CJ_GROUP_IN * FOLD_Z * FOLD_Y * FOLD_X;
 constexpr int TAPS_Z = CJ_KERNEL_Z / FOLD_Z, TAPS_Y = CJ_KERNEL_Y / FOLD_Y, TAPS_X = CJ_KERNEL_X / FOLD_X;
 constexpr int CHUNKS_C = (LINES + CJ_CHUNK_C - 1) / CJ_CHUNK_C, CHUNKS_Y = TAPS_Y / CJ_CHUNK_Y;
@@ -127,7 +128,8 @@ typedef float items[CJ_JOB_ITEMS][DEPTH];
 /* Shared memory. Outputs of a channel follow each other in memory if a run has one row, or whole rows: then they leave by
  * bulk copies, for which they lie here as they do there within their 16 bytes. Pitches are in floats; + 4 and + 8: rows
  * start in other banks. */
-constexpr bool ROWS_JOINED = !CJ_DYNAMIC && RUN_X == CJ_OUT_X && CJ_OVERLAP == 0, IN_BULK = !CJ_HAS_Z && (CJ_RUN_ROWS == 1 || ROWS_JOINED);
+constexpr bool ROWS_JOINED = !CJ_DYNAMIC && RUN_X == CJ_OUT_X && CJ_OVERLAP == 0;
+constexpr bool IN_BULK = !CJ_HAS_Z && (CJ_RUN_ROWS == 1 || ROWS_JOINED);
 constexpr int OUT_ROWS = 8, OUT_COUNT = ROWS_JOINED ? CJ_RUN_ROWS * RUN_X : CJ_COLUMNS;
 constexpr int OUT_PITCH = IN_BULK ? (3 + OUT_COUNT + 7) / 8 * 8 + 4 : (CJ_COLUMNS + 31) / 32 * 32 + 8;
 constexpr int RING_OFFSET = 16 * (CJ_STAGES * BUFFER + CJ_COLUMNS); /* COLUMNS: what the last run may reach past a buffer */
@@ -137,7 +139,8 @@ constexpr int SPAN_OFFSET = SCALE_OFFSET + 8 * CJ_STAGES, LINES_OFFSET = SPAN_OF
 constexpr int FOLDED_LINES = CJ_FOLD > 0 ? CHUNKS_C * CJ_CHUNK_C : 0, CHANNELS_OFFSET = LINES_OFFSET + 16 * FOLDED_LINES;
 constexpr bool CHANNELS_SHARED = CHANNELS <= 256;
 constexpr int BARRIER_OFFSET = CHANNELS_OFFSET + (CHANNELS_SHARED ? 16 * (int)CHANNELS : 0);
-static_assert(BARRIER_OFFSET + 8 * (2 * CJ_STAGES + 2 * CJ_SLOTS + CJ_FILL_GROUPS + 1) <= CJ_SHARED_BYTES, "plan and kernel disagree");
+constexpr int BARRIERS = 2 * CJ_STAGES + 2 * CJ_SLOTS + CJ_FILL_GROUPS + 1;
+static_assert(BARRIER_OFFSET + 8 * BARRIERS <= CJ_SHARED_BYTES, "plan and kernel disagree");
 static_assert((CJ_RUN_ROWS - 1) * PITCH + RUN_X <= CJ_COLUMNS, "plan and kernel disagree");
 
 /* A line that holds kernel taps: its first unit's distance from channel 0's, and the taps. */
@@ -304,8 +307,8 @@ __device__ __forceinline__ source make_source(const cj_forward_args &args, const
     s.xs = inside(x0, size.in_x, COUNT_X);
     s.line = piece.line;
     s.lines = t.n < args.batch ? LINES - piece.line : 0;
-    s.whole = s.lines >= CJ_CHUNK_C && z0 >= 0 && z0 + COUNT_Z <= size.in_z && y0 >= 0 && y0 + COUNT_Y <= size.in_y && x0 >= 0 &&
-              x0 + COUNT_X <= size.in_x;
+    s.whole = s.lines >= CJ_CHUNK_C && z0 >= 0 && z0 + COUNT_Z <= size.in_z && y0 >= 0 && y0 + COUNT_Y <= size.in_y &&
+              x0 >= 0 && x0 + COUNT_X <= size.in_x; /* from s.zs and so on, ptxas 13.0 gets it wrong */
     return s;
 }
 
@@ -750,7 +753,8 @@ __device__ __forceinline__ float exact_output(const cj_forward_args &args, const
                                               long long o_y, long long o_x) {
     double sum = 0.0;
     for (int c = 0; c < CJ_GROUP_IN; ++c) {
-        const float *x = (const float *)args.x + t.n * args.x_batch_stride + (t.group * CJ_GROUP_IN + c) * args.x_channel_stride;
+        const float *x =
+            (const float *)args.x + t.n * args.x_batch_stride + (t.group * CJ_GROUP_IN + c) * args.x_channel_stride;
         for (int tap = 0; tap < TAPS; ++tap) {
             const int kx = tap % CJ_KERNEL_X, ky = tap / CJ_KERNEL_X % CJ_KERNEL_Y, kz = tap / (CJ_KERNEL_X * CJ_KERNEL_Y);
             const long long z = t.z * CJ_STRIDE_Z - CJ_PAD_Z + kz * CJ_DILATION_Z;
@@ -871,8 +875,8 @@ __device__ __forceinline__ void store_in_bulk(const float *out, float *y, const 
 }
 
 /* One channel's outputs of several pieces of rows. */
-__device__ __forceinline__ void store_pieces(const float *out, float *y, const float *z, const sizes &size, int rows, int columns,
-                                             int lane) {
+__device__ __forceinline__ void store_pieces(const float *out, float *y, const float *z, const sizes &size, int rows,
+                                             int columns, int lane) {
     constexpr int PIECES = (CJ_COLUMNS + 31) / 32;
     float v[PIECES];
 #pragma unroll
@@ -935,7 +939,8 @@ __device__ __forceinline__ void store(const float (&total)[OWN], const span &see
     const int columns = (int)(size.out_x - o_x < RUN_X ? size.out_x - o_x : RUN_X);
     const out_offset o = ((out_offset)t.z * (out_offset)size.out_y + o_y) * (out_offset)size.out_x + o_x;
     const int warp_k = ((int)t.k_tile * CJ_CONSUMERS_K + block) * M + warp * 16;
-    const float4 *const channel_0 = (CHANNELS_SHARED ? shared.channels : channels_of(args)) + t.group * K_BLOCKS * M + warp_k + row;
+    const float4 *const channel_0 =
+        (CHANNELS_SHARED ? shared.channels : channels_of(args)) + t.group * K_BLOCKS * M + warp_k + row;
     const float4 channel_of_half[2] = {channel_0[0], channel_0[OUT_ROWS]};
     const int count = ROWS_JOINED && columns > 0 ? rows * RUN_X : columns; /* not positive past the end */
 #pragma unroll

@@ -14,22 +14,21 @@ enum {
     THREADS = 512,
     MULTIPROCESSORS = 132,
     FILLERS = 128,
-    MOST_SHARED = 227 * 1024, /* of a block on sm_90 */
-    PART_BYTES = 2048,        /* one part of the weights of a product of slices, 64 x 16 */
-    DEPTH = 8,                /* of a slice */
-    MOST_FOLD_CHANNELS = 16,  /* with more, channels alone fill slices */
-    MOST_FOLD = 64,           /* taps */
-    SLOT_SUMS = 2,            /* ... and sums of a slot */
-    MOST_SUM = 4,             /* products of a sum: see "Numbers" in the kernel */
-    MOST_BLOCK_SUM = 6,       /* products of a sum, and a slot, in math fp32_block */
-    MOST_SLOTS = 64,
+    MOST_SHARED = 227 * 1024,          /* of a block on sm_90 */
+    PART_BYTES = 2048,                 /* one part of the weights of a product of slices, 64 x 16 */
+    DEPTH = 8,                         /* of a slice */
+    MOST_FOLD_CHANNELS = 16,           /* with more, channels alone fill slices */
+    MOST_FOLD = 64,                    /* taps */
+    MOST_SUM = 4,                      /* products of a sum: see "Numbers" in the kernel */
+    SLOT_SUMS = 2,                     /* ... and sums of a slot */
+    MOST_BLOCK_SUM = 6,                /* products of a sum, and a slot, in math fp32_block */
+    MOST_SLOTS = 64,                   /* of weights that stay */
     MOST_SLOT = 10,                    /* ... of a slot where nothing is summed apart (math tf32) */
     MOST_PLAIN_SUMS = 6,               /* of a tile, that plain float32 adds up well enough */
     MOST_BLOCK_PLAIN_SUMS = 16,        /* ... in math fp32_block */
     OUT_BYTES = 4 * CONSUMERS * 4 * 8, /* shared memory for a column of outputs: 8 rows of each consumer warp */
     SECTOR = 8,                        /* floats that memory writes at once */
-    OTHER_REGISTERS = 44,
-    MOST_SHARED_CHANNELS = 256,
+    MOST_SHARED_CHANNELS = 256,        /* what is known of them lies in shared memory */
     CHANNEL_BYTES = 16,                /* of what is known of an output channel */
     LINE_BYTES = 16,                   /* of a folded line in the table of them */
     SPAN_BYTES = 8 * 2 * FILLERS / 32, /* of a group of filling warps */
@@ -138,14 +137,14 @@ static bool compensated(const cj_tensor_config *c, const tile *t) {
 }
 
 /* ---- cost: cycles of a multiprocessor. Fitted to 726 timed configurations of 23 layers in three maths on an H200, of
- * which it tells the time to 11 % (root mean square) ---- */
+ * which it tells the time to 12 % (root mean square) ---- */
 
 /* Of the filling warps for a stage. Where the teams cannot share out the planes, each job looks its lines up. */
 static double fill_cost(const cj_tensor_config *c, int64_t jobs, int64_t held) {
     const bool own_plane = FILLERS / c->lanes % (c->chunk_c / DEPTH) == 0;
-    return (150.0 + (double)held * 370.0 +
-            (double)cj_divide_up(jobs, FILLERS / c->lanes) * (own_plane ? 130.0 : 285.0)) /
-           (c->fill_groups == 2 ? 1.55 : 1.0);
+    return (130.0 + (double)held * 380.0 +
+            (double)cj_divide_up(jobs, FILLERS / c->lanes) * (own_plane ? 90.0 : 290.0)) /
+           (c->fill_groups == 2 ? 1.6 : 1.0);
 }
 
 /* A thread's sums. */
@@ -161,16 +160,15 @@ static double slot_cost(const cj_tensor_config *c) {
 /* Of a consumer for a slot beside its products: waiting for them, dividing and closing sums. */
 static double slot_gaps(const cj_tensor_config *c, bool compensated) {
     const double closes = (double)(c->products > 1 ? c->slot_products / c->sum_products : 0);
-    return 205.0 + (c->products == 4 ? 2.0 * (82.0 + 2.0 * sums_of(c)) : 0.0) +
-           closes * (126.0 + sums_of(c) * (compensated ? 16.0 : 1.4));
+    return 167.0 + (c->products == 4 ? 2.0 * (93.0 + 2.15 * sums_of(c)) : 0.0) +
+           closes * (118.0 + sums_of(c) * (compensated ? 15.0 : 1.7));
 }
 
-/* How much longer memory takes for outputs that begin or end within sectors, or leave by lanes instead of bulk copies.
- */
+/* How much longer memory takes for outputs that begin or end within sectors, or leave by lanes, not by bulk copies. */
 static double store_penalty(const cj_problem *p, const cj_tensor_config *c) {
     const double piece = joined_rows(p, c) ? c->run_rows * c->run_x : c->run_x;
     const bool aligned = c->overlap > 0 || (p->out_size[CJ_X] % SECTOR == 0 && !p->dynamic);
-    return (in_bulk(p, c) ? 1.0 : 3.5) * (aligned ? 1.0 : 1.0 + 60.0 / piece);
+    return (in_bulk(p, c) ? 1.0 : 3.8) * (aligned ? 1.0 : 1.0 + 60.0 / piece);
 }
 
 /* Of a batch. The consumers, the tensor cores, the filling warps and the memory work side by side, none of them
@@ -189,16 +187,15 @@ static double cost_of(const cj_problem *p, const cj_tensor_config *c, const tile
         resident ? 0.0 : (double)(t->chunks * t->products * parts_of(c) * PART_BYTES * c->consumers_k);
     const double parts[] = {(double)slots * 2.0 * slot_cost(c),
                             (double)slots * (slot_cost(c) + slot_gaps(c, compensated(c, t))) +
-                                (double)t->chunks * 460.0 + (double)c->own_runs * 2770.0 + store * waited_for,
+                                (double)t->chunks * 460.0 + (double)c->own_runs * 2865.0 + store * waited_for,
                             (double)t->chunks * fill_cost(c, t->jobs, t->held),
-                            store + (double)(t->chunks * t->units * DEPTH * 4) / 24.0 + weights / 82.0};
+                            store + (double)(t->chunks * t->units * DEPTH * 4) / 23.4 + weights / 88.0};
     double sum = 0.0;
     for (int i = 0; i < 4; ++i) {
         sum += parts[i] * parts[i] * parts[i];
     }
-    const double each = tiles / MULTIPROCESSORS,
-                 waves = (each + ceil(each)) / 2.0 + 0.11; /* halfway: the batch may be another */
-    return waves * cbrt(sum) + 19900.0;
+    const double waves = tiles / MULTIPROCESSORS + 0.4; /* the last one is seldom full; the batch may be another */
+    return waves * cbrt(sum) + 19000.0;
 }
 
 static const double CYCLES_PER_MS = 1.755e6;
@@ -235,14 +232,15 @@ static void choose_sum(const cj_problem *p, cj_tensor_config *c) {
 }
 
 /* Registers of a consumer's thread: its sums and totals, and what they are worked on with. */
-static int32_t consumer_registers(const cj_tensor_config *c) {
+static int32_t consumer_registers(const cj_problem *p, const cj_tensor_config *c) {
+    const tile t = tile_of(p, c);
     const int32_t sums = c->columns / 2 * c->own_runs * (c->products == 1 ? 1 : 2);
-    return (int32_t)cj_most(cj_round_up(sums + OTHER_REGISTERS, 8), 128);
+    return (int32_t)cj_most(cj_round_up(sums + (compensated(c, &t) ? 64 : 44), 8), 128);
 }
 
 /* ... and of a filling thread: what the consumers and the warps beside it leave. */
-static int32_t filler_registers(const cj_tensor_config *c) {
-    const int32_t left = c->fill_groups == 2 ? 256 - consumer_registers(c) : 488 - 2 * consumer_registers(c);
+static int32_t filler_registers(const cj_problem *p, const cj_tensor_config *c) {
+    const int32_t left = c->fill_groups == 2 ? 256 - consumer_registers(p, c) : 488 - 2 * consumer_registers(p, c);
     return (int32_t)cj_least(left, 232);
 }
 
@@ -250,7 +248,7 @@ static int32_t filler_registers(const cj_tensor_config *c) {
 static bool fill_fits(const cj_problem *p, const cj_tensor_config *c) {
     const tile t = tile_of(p, c);
     const int64_t needed = t.held * DEPTH + cj_divide_up(t.jobs, FILLERS / c->lanes) * 3;
-    return needed <= filler_registers(c) - (c->fold ? 68 : 52);
+    return needed <= filler_registers(p, c) - (c->fold ? 68 : 52);
 }
 
 /* The cheapest way to fill a stage; of equals, the most lanes, then the longest pieces. False if there are too few
@@ -508,9 +506,9 @@ static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
     cj_stamp_int(out, "CJ_FILL_GROUPS", c->fill_groups, "groups of filling warps");
     cj_stamp_int(out, "CJ_LANES", c->lanes, "threads that fill a piece of a row");
     cj_stamp_int(out, "CJ_JOB_ITEMS", c->job_items, "units of such a piece for each of them");
-    const int32_t registers = consumer_registers(c);
+    const int32_t registers = consumer_registers(p, c);
     cj_stamp_int(out, "CJ_CONSUMER_REGISTERS", registers, "of a thread");
-    cj_stamp_int(out, "CJ_FILLER_REGISTERS", filler_registers(c), "of a filling thread");
+    cj_stamp_int(out, "CJ_FILLER_REGISTERS", filler_registers(p, c), "of a filling thread");
     cj_stamp_int(out, "CJ_SHARED_BYTES", plan->shared_bytes, "dynamic shared memory");
     stamp_sum(c->columns, out);
 }

@@ -86,16 +86,14 @@ warm_ahead() {
     sort -u | xargs -d '\n' -P "$(nproc)" -n 2 "$convjit" warm --target "$target" --cache "$cache" >/dev/null 2>&1 || true
 }
 
+cases=() # of the numerics, beside the grid
+[ ! -d "$onnx" ] || cases=(--onnx "$onnx")
+
 stage_numerics() {
-    local options=()
     need_program "$build/tests/convjit_numerics"
-    if [ -d "$onnx" ]; then
-        options=(--onnx "$onnx")
-    else
-        echo "no ONNX data in $onnx: the grid alone"
-    fi
-    "$build/tests/convjit_numerics" --list "${options[@]}" | sed -n 's/ | .*//p' | warm_ahead
-    CONVJIT_CACHE_DIR=$cache "$build/tests/convjit_numerics" "${options[@]}"
+    [ -d "$onnx" ] || echo "no ONNX data in $onnx: the grid alone"
+    "$build/tests/convjit_numerics" --list "${cases[@]}" | sed -n 's/ | .*//p' | warm_ahead
+    CONVJIT_CACHE_DIR=$cache "$build/tests/convjit_numerics" "${cases[@]}"
 }
 
 stage_host() {
@@ -126,11 +124,11 @@ stage_tensor() {
     need_program "$numerics"
     export CONVJIT_FAMILY=tensor
     for math in fp32 fp32_block tf32; do
-        "$numerics" --list --math "$math"
+        "$numerics" --list --math "$math" "${cases[@]}"
     done | sed -n 's/ | .*//p' | warm_ahead # layers that the family refuses end there
     for math in fp32 fp32_block tf32; do
         echo "== $math"
-        CONVJIT_CACHE_DIR=$cache "$numerics" --family tensor --math "$math" || wrong=1
+        CONVJIT_CACHE_DIR=$cache "$numerics" --family tensor --math "$math" "${cases[@]}" || wrong=1
     done
     return "$wrong"
 }
