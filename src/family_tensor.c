@@ -136,8 +136,9 @@ static bool compensated(const cj_tensor_config *c, const tile *t) {
     return c->products > 1 && sums > (c->products == 3 ? MOST_BLOCK_PLAIN_SUMS : MOST_PLAIN_SUMS);
 }
 
-/* ---- cost: cycles of a multiprocessor. Fitted to 726 timed configurations of 23 layers in three maths on an H200, of
- * which it tells the time to 12 % (root mean square) ---- */
+/* ---- cost: cycles of a multiprocessor. Fitted to 726 timed configurations of 23 layers in three maths on an H200, of which
+ * it tells the time to 12 % (root mean square); what weights cost and the last wave were set by hand after that, since they
+ * matter for layers of few tiles, which were few among them ---- */
 
 /* Of the filling warps for a stage. Where the teams cannot share out the planes, each job looks its lines up. */
 static double fill_cost(const cj_tensor_config *c, int64_t jobs, int64_t held) {
@@ -189,12 +190,12 @@ static double cost_of(const cj_problem *p, const cj_tensor_config *c, const tile
                             (double)slots * (slot_cost(c) + slot_gaps(c, compensated(c, t))) +
                                 (double)t->chunks * 460.0 + (double)c->own_runs * 2865.0 + store * waited_for,
                             (double)t->chunks * fill_cost(c, t->jobs, t->held),
-                            store + (double)(t->chunks * t->units * DEPTH * 4) / 23.4 + weights / 88.0};
+                            store + (double)(t->chunks * t->units * DEPTH * 4) / 23.4 + weights / 48.0};
     double sum = 0.0;
     for (int i = 0; i < 4; ++i) {
         sum += parts[i] * parts[i] * parts[i];
     }
-    const double waves = tiles / MULTIPROCESSORS + 0.4; /* the last one is seldom full; the batch may be another */
+    const double waves = tiles / MULTIPROCESSORS + 0.15; /* the last one is seldom full; the batch may be another */
     return waves * cbrt(sum) + 19000.0;
 }
 
