@@ -136,9 +136,9 @@ static bool compensated(const cj_tensor_config *c, const tile *t) {
     return c->products > 1 && sums > (c->products == 3 ? MOST_BLOCK_PLAIN_SUMS : MOST_PLAIN_SUMS);
 }
 
-/* ---- cost: cycles of a multiprocessor. Fitted to 726 timed configurations of 23 layers in three maths on an H200, of which
- * it tells the time to 12 % (root mean square); what weights cost and the last wave were set by hand after that, since they
- * matter for layers of few tiles, which were few among them ---- */
+/* ---- cost: cycles of a multiprocessor. Fitted to 726 timed configurations of 23 layers in three maths on an H200, of
+ * which it tells the time to 12 % (root mean square); what weights cost and the last wave were set by hand after that,
+ * since they matter for layers of few tiles, which were few among them ---- */
 
 /* Of the filling warps for a stage. Where the teams cannot share out the planes, each job looks its lines up. */
 static double fill_cost(const cj_tensor_config *c, int64_t jobs, int64_t held) {
