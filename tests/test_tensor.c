@@ -233,6 +233,63 @@ ParameterizedTest(int *shard, tensor, compiles_for_sm_90a_without_serialised_pro
     }
 }
 
+/* The plan chooses; if it comes to choose otherwise, layers must be added above for the ways that none meets any more.
+ */
+Test(tensor, has_layers_for_every_way_to_compute_one) {
+    enum { WAYS = 17 };
+    static const char *const names[WAYS] = {"no fold",
+                                            "fold along z and y",
+                                            "fold along x too",
+                                            "a kernel row a stage",
+                                            "runs that overlap",
+                                            "runs side by side",
+                                            "runs of rows",
+                                            "a run a consumer",
+                                            "two runs a consumer",
+                                            "consumers of pixels",
+                                            "consumers of K",
+                                            "one filling group",
+                                            "two of them",
+                                            "staying weights",
+                                            "a ring of them",
+                                            "weights of stages",
+                                            "outputs in buffers of their own"};
+    cj_target target;
+    bool met[WAYS] = {false};
+    cr_assert_eq(cj_target_parse("cpu", &target), CONVJIT_SUCCESS);
+    for (size_t i = 0; i < ENTRIES * MATHS; ++i) {
+        const grid_case grid = case_of(i / MATHS, (convjit_math)(i % MATHS));
+        cj_problem problem;
+        cj_plan plan = {.family = &cj_family_tensor};
+        cr_assert_eq(cj_problem_make(&grid.desc, &problem), CONVJIT_SUCCESS, "%s", convjit_last_error());
+        cj_family_tensor.plan(&problem, &target, &plan);
+        const cj_tensor_config *c = &plan.tensor;
+        const bool alone = problem.group_out <= 64 * c->consumers_k && problem.desc.groups == 1;
+        const bool ways[WAYS] = {c->fold == 0,
+                                 c->fold == 1,
+                                 c->fold == 2,
+                                 c->fold == 0 && c->chunk_y<problem.kernel[CJ_Y], c->overlap> 0,
+                                 c->runs_x > 1,
+                                 c->run_rows > 1,
+                                 c->own_runs == 1,
+                                 c->own_runs == 2,
+                                 c->consumers_k == 1,
+                                 c->consumers_k == 2,
+                                 c->fill_groups == 1,
+                                 c->fill_groups == 2,
+                                 alone && c->slots != 2 && c->slots != 4,
+                                 !alone && c->fill_groups == 1,
+                                 !alone && c->fill_groups == 2,
+                                 c->out_buffers > 1};
+        for (int way = 0; way < WAYS; ++way) {
+            met[way] = met[way] || ways[way];
+        }
+    }
+    for (int way = 0; way < WAYS; ++way) {
+        cr_expect(met[way], "no layer above: %s", names[way]);
+    }
+}
+
 Test(tensor, refuses_other_layers_with_the_reason, .init = choose_tensor) {
     static const char *const refused[][2] = {
         {"convt2d c16 k16 in7x7 f3x3", "tensor: is for convolutions, not transposed ones"},
