@@ -56,7 +56,7 @@
  * CJ_CHUNK_C                lines of a stage, a multiple of 8                                            16
  * CJ_CHUNK_Y                kernel rows of a stage: KERNEL_Y or 1; 1 if they are folded                  5
  * CJ_STAGES                 buffers                                                                      2
- * CJ_SLOTS                  slots of the weights' ring                                                   4
+ * CJ_SLOTS                  of weights: all of a tile's, or STAGES stages', or a ring of 4 or 2          4
  * CJ_SLOT_PRODUCTS          products of slices whose weights a slot holds                                6
  * CJ_LAG                    slots that the second consumer begins after the first                        2
  * CJ_SUM_PRODUCTS           ... that form one sum; divides SLOT_PRODUCTS                                 3
@@ -66,8 +66,8 @@
  * CJ_FILL_GROUPS            groups of filling warps, each with every second stage: 2, or 1               1
  * CJ_LANES                  threads that fill a piece of a row: 8, 16 or 32                              32
  * CJ_JOB_ITEMS              units of such a piece for each of them                                       3
- * CJ_CONSUMER_REGISTERS     of a thread; with the next, 256                                              168
- * CJ_FILLER_REGISTERS       ... of the other warps                                                       88
+ * CJ_CONSUMER_REGISTERS     of a thread; with the next, 256 if there are two filling groups              168
+ * CJ_FILLER_REGISTERS       ... of a filling warp's; else twice the former and this are at most 488      88
  * CJ_SHARED_BYTES           dynamic shared memory                                                        150000
  * and those of hopper.cuh and epilogue.cuh */
 
@@ -152,11 +152,11 @@ static_assert(LINES_OFFSET % sizeof(folded_line) == 0, "plan and kernel disagree
 
 struct shared_memory {
     uint4 *buffers, *ring;
-    float *out;       /* [CONSUMERS * 4][OUT_BUFFERS][OUT_ROWS][OUT_PITCH]: outputs of each warp on their way to memory */
-    float2 *scale;    /* [STAGES]: 1 / s of the buffer's input; the same if it spans more than 2^27, else 0 */
-    uint2 *span;      /* [FILL_GROUPS][2][FILL_WARPS]: largest |x| and smallest but 0 of each warp's items */
+    float *out;         /* [CONSUMERS * 4][OUT_BUFFERS][OUT_ROWS][OUT_PITCH]: outputs of each warp on their way to memory */
+    float2 *scale;      /* [STAGES]: 1 / s of the buffer's input; the same if it spans more than 2^27, else 0 */
+    uint2 *span;        /* [FILL_GROUPS][2][FILL_WARPS]: largest |x| and smallest but 0 of each warp's items */
     folded_line *lines; /* [FOLDED_LINES] */
-    float4 *channels; /* [CHANNELS] if they are few: see the packed weights */
+    float4 *channels;   /* [CHANNELS] if they are few: see the packed weights */
     cj_barrier *full, *empty, *slot_full, *slot_empty, *filling, *start;
 };
 
@@ -172,7 +172,7 @@ __device__ __forceinline__ shared_memory make_shared(unsigned char *base) {
 }
 
 /* Where a thread is in a ring of buffers: which one, and the parity of that phase of its barriers that comes next. One
- * register; the counter may wrap, for counts are powers of two. */
+ * register; the counter may wrap, for a ring has a power of two of them. */
 template <int count> struct turn {
     unsigned steps;
     __device__ __forceinline__ int index() const {
