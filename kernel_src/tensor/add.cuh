@@ -1,0 +1,142 @@
+/* tensor/add.cuh - what the consumers of tensor.cu do for a tile: products on the tensor cores, and sums of them. */
+
+constexpr int OWN = CJ_COLUMNS / 2; /* sums of a thread for a run */
+typedef float sums[CJ_OWN_RUNS][OWN];
+
+__device__ __forceinline__ void clear(sums &sum) {
+#pragma unroll
+    for (int i = 0; i < CJ_OWN_RUNS * OWN; ++i) {
+        sum[i / OWN][i % OWN] = 0.0F;
+    }
+}
+
+__device__ __forceinline__ void multiply(sums &sum, float factor) {
+#pragma unroll
+    for (int i = 0; i < CJ_OWN_RUNS * OWN; ++i) {
+        sum[i / OWN][i % OWN] *= factor;
+    }
+}
+
+/* Which products of parts. */
+enum { LO_LO = 1, MIXED = 2, HI_HI = 4 };
+
+/* Adds `count` products of slices, the small ones first, and waits for them; without `add`, sum is overwritten. */
+template <int which, int count>
+__device__ __forceinline__ void add_products(sums &sum, unsigned a, unsigned b, const unsigned *steps, bool add) {
+#pragma unroll
+    for (int run = 0; run < CJ_OWN_RUNS; ++run) {
+        cj_product_fence(sum[run]);
+    }
+#pragma unroll
+    for (int parts = LO_LO; parts <= HI_HI; parts *= 2) {
+#pragma unroll
+        for (int i = 0; i < count * CJ_OWN_RUNS; ++i) {
+            const int run = i % CJ_OWN_RUNS, product = i / CJ_OWN_RUNS;
+            const unsigned w = a + product * PRODUCT_WEIGHTS, x = b + run * OWN_DISTANCE + steps[product];
+            const bool begun = add || product > 0 || (which & (parts - 1)) != 0;
+            if ((which & parts) == LO_LO) {
+                cj_product_f16(sum[run], w + PART_WEIGHTS, x + PART, begun);
+            } else if ((which & parts) == MIXED) {
+                cj_product_f16(sum[run], w + PART_WEIGHTS, x, begun);
+                cj_product_f16(sum[run], w, x + PART, 1);
+            } else if ((which & parts) == HI_HI) {
+                cj_product_f16(sum[run], w, x, begun);
+            }
+        }
+    }
+    cj_product_commit();
+#pragma unroll
+    for (int run = 0; run < CJ_OWN_RUNS; ++run) {
+        cj_product_wait(sum[run]);
+    }
+}
+
+/* What the sum begins with is multiplied by, beside the input's and the weights' scale. */
+constexpr float FIRST = LO * LO;
+
+/* Adds a closed sum, of numbers multiplied by 1 / down and their weights' scale, to the total. If COMPENSATED, what is
+ * missing there stays in `sum`, times `up`. */
+__device__ __forceinline__ void close_sum(sums &total, sums &sum, float down, float up) {
+    const float restored = down * (1.0F + CJ_LOSS * 0x1p-23F);
+#pragma unroll
+    for (int i = 0; i < CJ_OWN_RUNS * OWN; ++i) {
+        float &to = total[i / OWN][i % OWN], &closed = sum[i / OWN][i % OWN];
+        const float before = to;
+        to = fmaf(closed, restored, before);
+        if (CJ_COMPENSATED) {
+            closed = fmaf(closed, restored, before - to) * up;
+        }
+    }
+}
+
+/* The products of a slot, the small ones of all of them in its first sum. */
+__device__ __forceinline__ void add_slot(sums &total, sums &sum, unsigned a, unsigned b, const unsigned *steps, float down) {
+    if (CJ_PRODUCTS == 1) {
+        add_products<HI_HI, CJ_SLOT_PRODUCTS>(total, a, b, steps, true);
+    }
+    if (CJ_PRODUCTS == 4) {
+        add_products<LO_LO, CJ_SLOT_PRODUCTS>(sum, a, b, steps, CJ_COMPENSATED);
+        multiply(sum, 1.0F / LO);
+        add_products<MIXED, CJ_SLOT_PRODUCTS>(sum, a, b, steps, true);
+        multiply(sum, 1.0F / LO);
+    }
+#pragma unroll
+    for (int first = 0; first < CJ_SLOT_PRODUCTS && CJ_PRODUCTS > 1; first += CJ_SUM_PRODUCTS) {
+        const bool begun = CJ_COMPENSATED || (CJ_PRODUCTS == 4 && first == 0);
+        add_products<CJ_PRODUCTS == 4 ? HI_HI : MIXED | HI_HI, CJ_SUM_PRODUCTS>(sum, a + first * PRODUCT_WEIGHTS, b,
+                                                                               steps + first, begun);
+        close_sum(total, sum, down, inverse(down) * (first + CJ_SUM_PRODUCTS < CJ_SLOT_PRODUCTS ? 1.0F : FIRST));
+    }
+}
+
+/* What a consumer knows of its tile's input beside the total: the largest 1 / s, and that of lossy stages only. */
+struct span {
+    float down, lossy;
+};
+
+/* Adds up one tile; the total is left multiplied by the weights' scale. */
+__device__ __forceinline__ span add_up(sums &total, const shared_memory &shared, turn<CJ_STAGES> &buffer,
+                                       slot_turn &slot, int block, int run, bool warp_leader) {
+    sums sum;
+    span seen = {0.0F, 0.0F};
+    float down = 1.0F; /* of the stage before */
+    clear(total);
+    clear(sum);
+#pragma unroll 1
+    for (int i = 0; i < CHUNKS; ++i) {
+        cj_barrier_wait(&shared.full[buffer.index()], buffer.parity());
+        const float2 scale = shared.scale[buffer.index()];
+        seen.down = fmaxf(seen.down, scale.x), seen.lossy = fmaxf(seen.lossy, scale.y);
+        const unsigned b =
+            cj_descriptor(shared.buffers + buffer.index() * BUFFER + run_y(run) * PITCH + run_x(run), 0); /* of its first run */
+        if (scale.x != down) {
+            if (PARTS == 1 || CJ_COMPENSATED) {
+                multiply(PARTS == 1 ? total : sum, down * inverse(scale.x));
+            }
+            down = scale.x;
+        }
+#pragma unroll 1
+        for (int j = 0; j < STAGE_SLOTS; ++j) {
+            const int index = RESIDENT ? i * STAGE_SLOTS + j : TIED ? buffer.index() * STAGE_SLOTS + j : slot.index();
+            cj_barrier_wait(&shared.slot_full[index], RESIDENT ? 0 : TIED ? buffer.parity() : slot.parity());
+            const unsigned a = cj_descriptor(shared.ring + (index * CJ_CONSUMERS_K + block) * SLOT_WEIGHTS, M * 16);
+            add_slot(total, sum, a, b, product_steps.step + j * CJ_SLOT_PRODUCTS, down);
+            if (warp_leader && RING) {
+                cj_barrier_arrive(&shared.slot_empty[index]);
+            }
+            if (warp_leader && slot.steps == CJ_LAG - 1 && block + run == 0) {
+                cj_barrier_arrive(shared.start);
+            }
+            slot.next();
+        }
+        __syncwarp(); /* all lanes have read the scale */
+        if (warp_leader) {
+            cj_barrier_arrive(&shared.empty[buffer.index()]);
+        }
+        buffer.next();
+    }
+    if (PARTS == 1) {
+        multiply(total, down);
+    }
+    return seen;
+}
