@@ -14,24 +14,24 @@ enum {
     THREADS = 512,
     MULTIPROCESSORS = 132,
     FILLERS = 128,
-    MOST_SHARED = 227 * 1024,          /* of a block on sm_90 */
-    PART_BYTES = 2048,                 /* one part of the weights of a product of slices, 64 x 16 */
-    DEPTH = 8,                         /* of a slice */
-    MOST_FOLD_CHANNELS = 16,           /* with more, channels alone fill slices */
-    MOST_FOLD = 64,                    /* taps */
-    MOST_SUM = 4,                      /* products of a sum: see "Numbers" in the kernel */
-    SLOT_SUMS = 2,                     /* ... and sums of a slot */
-    MOST_BLOCK_SUM = 6,                /* products of a sum, and a slot, in math fp32_block */
-    MOST_SLOTS = 64,                   /* of weights that stay */
-    MOST_SLOT = 10,                    /* ... of a slot where nothing is summed apart (math tf32) */
-    MOST_PLAIN_SUMS = 6,               /* of a tile, that plain float32 adds up well enough */
-    MOST_BLOCK_PLAIN_SUMS = 16,        /* ... in math fp32_block */
-    OUT_BYTES = 4 * CONSUMERS * 4 * 8, /* shared memory for a column of outputs: 8 rows of each consumer warp */
-    SECTOR = 8,                        /* floats that memory writes at once */
-    MOST_SHARED_CHANNELS = 256,        /* what is known of them lies in shared memory */
-    CHANNEL_BYTES = 16,                /* of what is known of an output channel */
-    LINE_BYTES = 16,                   /* of a folded line in the table of them */
-    SPAN_BYTES = 8 * 2 * FILLERS / 32, /* of a group of filling warps */
+    MOST_SHARED = 227 * 1024,              /* of a block on sm_90 */
+    PART_BYTES = 2048,                     /* one part of the weights of a product of slices, 64 x 16 */
+    DEPTH = 8,                             /* of a slice */
+    MOST_FOLD_CHANNELS = 16,               /* with more, channels alone fill slices */
+    MOST_FOLD = 64,                        /* taps */
+    MOST_SUM = 4,                          /* products of a sum: see "Numbers" in the kernel */
+    SLOT_SUMS = 2,                         /* ... and sums of a slot */
+    MOST_BLOCK_SUM = 6,                    /* products of a sum, and a slot, in math fp32_block */
+    MOST_SLOTS = 64,                       /* of weights that stay */
+    MOST_SLOT = 10,                        /* ... of a slot where nothing is summed apart (math tf32) */
+    MOST_PLAIN_SUMS = 6,                   /* of a tile, that plain float32 adds up well enough */
+    MOST_BLOCK_PLAIN_SUMS = 16,            /* ... in math fp32_block */
+    OUT_BYTES = 4 * CONSUMERS * 4 * 8,     /* shared memory for a column of outputs: 8 rows of each consumer warp */
+    SECTOR = 8,                            /* floats that memory writes at once */
+    MOST_SHARED_CHANNELS = 256,            /* what is known of them lies in shared memory */
+    CHANNEL_BYTES = 16,                    /* of what is known of an output channel */
+    LINE_BYTES = 16,                       /* of a folded line in the table of them */
+    SPAN_BYTES = 2 * 8 * 2 * FILLERS / 32, /* of two groups of filling warps */
 };
 
 /* ---- tiles ---- */
@@ -121,13 +121,13 @@ static tile tile_of(const cj_problem *p, const cj_tensor_config *c) {
     t.held = cj_divide_up(t.jobs, FILLERS / c->lanes) * c->job_items;
     t.chunks = cj_divide_up(lines_of(p, c), c->chunk_c) * taps_of(p, c, CJ_Z) * (taps_of(p, c, CJ_Y) / c->chunk_y);
     t.products = cj_round_up((slices_of(p, c) + 1) / 2, c->slot_products);
-    const int64_t stages = c->stages, slots = c->slots, channels = p->desc.groups * k_blocks_of(p, &t, c) * 64;
-    t.shared_bytes = 16 * (stages * parts_of(c) * t.units + c->columns) +
-                     slots * c->consumers_k * c->slot_products * parts_of(c) * PART_BYTES +
-                     OUT_BYTES * c->out_buffers * out_pitch(p, c) + 8 * stages + 2 * SPAN_BYTES +
-                     (c->fold ? LINE_BYTES * cj_round_up(lines_of(p, c), c->chunk_c) : 0) +
-                     (channels <= MOST_SHARED_CHANNELS ? CHANNEL_BYTES * channels : 0) +
-                     8 * (2 * stages + 2 * slots + 3);
+    const int64_t stages = c->stages, slots = c->slots, buffers = c->out_buffers;
+    const int64_t channels = p->desc.groups * k_blocks_of(p, &t, c) * 64;
+    t.shared_bytes =
+        16 * (stages * parts_of(c) * t.units + c->columns) +
+        slots * c->consumers_k * c->slot_products * parts_of(c) * PART_BYTES + OUT_BYTES * buffers * out_pitch(p, c) +
+        8 * stages + SPAN_BYTES + (c->fold ? LINE_BYTES * cj_round_up(lines_of(p, c), c->chunk_c) : 0) +
+        (channels <= MOST_SHARED_CHANNELS ? CHANNEL_BYTES * channels : 0) + 8 * (2 * stages + 2 * slots + 3);
     return t;
 }
 
