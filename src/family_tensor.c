@@ -271,8 +271,8 @@ static bool choose_jobs(const cj_problem *p, cj_tensor_config *c) {
     return least >= 0.0;
 }
 
-/* Weights that stay, or a ring of 4 slots or of 2, or slots for two stages; above all as many buffers of outputs as a
- * tile has, then half. False if nothing fits. */
+/* Weights that stay; else slots for two stages if two groups fill, or a ring of 4 or 2. Above all as many buffers of
+ * outputs as a tile has, then half. False if nothing fits. */
 static bool choose_slots(const cj_problem *p, cj_tensor_config *c) {
     const tile t = tile_of(p, c);
     const int64_t stage = t.products / c->slot_products, all = t.chunks * stage;

@@ -136,7 +136,7 @@ template <int registers, int begun_with> __device__ __forceinline__ void cj_set_
     }
 }
 
-/* *from, or 0 if that does not exist. It is issued where it stands in the text: not before a fence that would wait for it. */
+/* *from, or 0 if that does not exist. Issued where it stands in the text. */
 __device__ __forceinline__ float cj_load_if(const float *from, bool exists) {
     float value;
     asm volatile("{\n"

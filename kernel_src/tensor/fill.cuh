@@ -251,7 +251,7 @@ __device__ __forceinline__ const uint4 *weights_of(const cj_forward_args &args, 
     return (const uint4 *)args.packed + (t.group * K_TILES + t.k_tile) * CJ_CONSUMERS_K * BLOCK_WEIGHTS;
 }
 
-/* One thread: the weights of all stages of all tiles, or of one if they stay. */
+/* One thread: the weights of all stages of all tiles, or of one tile's if they stay. */
 __device__ __forceinline__ void bring_weights(const shared_memory &shared, const cj_forward_args &args) {
     const sizes size = get_sizes(args);
     slot_turn slot = {0};

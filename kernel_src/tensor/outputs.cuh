@@ -44,7 +44,8 @@ __device__ __forceinline__ int place_of(int column) {
     return IN_BULK && CJ_RUN_ROWS > 1 ? column / PITCH * RUN_X + column % PITCH : column;
 }
 
-/* Rows of the run that end before column first + i; the compiler knows `first`, and i is less than 8. */
+/* Rows of the run that end before column first + i; the compiler knows `first`, and i is less than 8. For place_of without
+ * its divisions. */
 __device__ __forceinline__ int rows_before(int first, int i) {
     const int rest = first % PITCH;
     if (CJ_RUN_ROWS == 1) {
@@ -84,8 +85,8 @@ __device__ __forceinline__ int to_sector(const float *y) {
     return (int)(-((unsigned long long)y / sizeof(float)) % 8);
 }
 
-/* Which of its outputs, `count` of them from y on, a run stores for a channel: `middle` in 16 bytes from to + head on, and
- * what is cut off at both ends. Runs that overlap share their outputs out where sectors begin. */
+/* Which of its outputs, `count` of them from y on, a run stores for a channel: from y + begin on `head` until 16 bytes begin,
+ * `middle` that are whole ones, and the rest. Runs that overlap share their outputs out where sectors begin. */
 struct piece_of_row {
     int begin, count, head, middle;
 };
