@@ -302,8 +302,8 @@ __device__ __forceinline__ void consume(const shared_memory &shared, const cj_fo
         sums total;
         const span seen = add_up(total, shared, buffer, slot, block, run, threadIdx.x % 32 == 0);
 #pragma unroll
-        for (int i = 0; i < CJ_OWN_RUNS; ++i) { /* opaque: nothing of this is worth registers while products run */
-            store(total[i], seen, shared, args, cj_opaque(index), block, run + i, cj_opaque((int)threadIdx.x));
+        for (int i = 0; i < CJ_OWN_RUNS; ++i) { /* nothing of this is worth registers while products run */
+            store(total[i], seen, shared, args, cj_uniform(index), block, run + i, cj_opaque((int)threadIdx.x));
         }
     }
     cj_bulk_store_wait<0>();
@@ -318,15 +318,15 @@ CJ_KERNEL(convjit_forward, cj_forward_args, args) {
     }
     if (threadIdx.x == 0) {
         for (int i = 0; i < CJ_STAGES; ++i) {
-            cj_barrier_init(&shared.full[i], FILL_WARPS);
-            cj_barrier_init(&shared.empty[i], CONSUMERS * 4); /* warps */
+            cj_barrier_init(&shared.full[i], FILLERS);
+            cj_barrier_init(&shared.empty[i], CONSUMERS * WARPGROUP);
         }
         for (int i = 0; i < CJ_SLOTS; ++i) {
             cj_barrier_init(&shared.slot_full[i], 1);
-            cj_barrier_init(&shared.slot_empty[i], CONSUMERS * 4);
+            cj_barrier_init(&shared.slot_empty[i], CONSUMERS * 4); /* warps */
         }
         for (int i = 0; i < CJ_FILL_GROUPS; ++i) {
-            cj_barrier_init(&shared.filling[i], FILL_WARPS);
+            cj_barrier_init(&shared.filling[i], FILLERS);
         }
         cj_barrier_init(shared.start, 4);
         cj_barrier_init_fence();

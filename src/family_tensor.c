@@ -20,7 +20,7 @@ enum {
     MOST_FOLD_CHANNELS = 16,               /* with more, channels alone fill slices */
     MOST_FOLD = 64,                        /* taps */
     MOST_SUM = 4,                          /* products of a sum: see "Numbers" in the kernel */
-    SLOT_SUMS = 2,                         /* ... and sums of a slot */
+    MOST_SLOT_SUMS = 2,                    /* ... and sums of a slot */
     MOST_BLOCK_SUM = 6,                    /* products of a sum, and a slot, in math fp32_block */
     MOST_SLOTS = 64,                       /* of weights that stay */
     MOST_SLOT = 10,                        /* ... of a slot where nothing is summed apart (math tf32) */
@@ -227,9 +227,12 @@ static void choose_sum(const cj_problem *p, cj_tensor_config *c) {
             c->sum_products = count;
         }
     }
-    const int32_t both = SLOT_SUMS * c->sum_products;
-    const bool fits = cj_round_up(products, both) == cj_round_up(products, c->sum_products);
-    c->slot_products = c->products == 4 && fits ? both : c->sum_products;
+    const int64_t sums = cj_divide_up(products, c->sum_products);
+    int32_t slot_sums = c->products == 4 ? MOST_SLOT_SUMS : 1;
+    while (sums % slot_sums != 0) {
+        --slot_sums;
+    }
+    c->slot_products = slot_sums * c->sum_products;
 }
 
 /* Registers of a consumer's thread: its sums and totals, and what they are worked on with. */

@@ -97,6 +97,14 @@ inline float cj_load_if(const float *from, bool exists) {
 inline int cj_uniform(int value) {
     return __shfl_sync(0xffffffff, value, 0);
 }
+inline long long cj_uniform(long long value) {
+    const unsigned low = __shfl_sync(0xffffffff, (unsigned)value, 0);
+    return (long long)__shfl_sync(0xffffffff, (int)(value >> 32), 0) << 32 | low;
+}
+
+inline bool cj_elect() {
+    return threadIdx.x % 32 == 0;
+}
 
 inline long long cj_opaque(long long value) {
     return value;

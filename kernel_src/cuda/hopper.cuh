@@ -151,8 +151,21 @@ __device__ __forceinline__ float cj_load_if(const float *from, bool exists) {
 }
 
 /* A value that is the same for a whole warp, said so. */
-__device__ __forceinline__ int cj_uniform(int value) {
+template <class T> __device__ __forceinline__ T cj_uniform(T value) {
     return __shfl_sync(0xffffffff, value, 0);
+}
+
+/* True for one thread of the warp, always the same one. The compiler knows that it is one: it then does with the registers
+ * of a warp what it else does in a loop over threads. */
+__device__ __forceinline__ bool cj_elect() {
+    unsigned elected;
+    asm volatile("{\n"
+                 ".reg .pred elected;\n"
+                 "elect.sync _|elected, 0xffffffff;\n"
+                 "selp.b32 %0, 1, 0, elected;\n"
+                 "}"
+                 : "=r"(elected));
+    return elected != 0;
 }
 
 /* Hides where a value comes from, so that what follows from it is computed again instead of kept in registers. */

@@ -51,20 +51,20 @@ __device__ __forceinline__ void add_products(sums &sum, unsigned a, unsigned b, 
     }
 }
 
-/* What the sum begins with is multiplied by, beside the input's and the weights' scale. */
-constexpr float FIRST = LO * LO;
+/* Is the total multiplied by the scale of the stage's input? Then it must be multiplied when that changes, but is added to
+ * without. */
+constexpr bool SCALED = CJ_COMPENSATED || PARTS == 1;
 
-/* Adds a closed sum, of numbers multiplied by 1 / down and their weights' scale, to the total. If COMPENSATED, what is
- * missing there stays in `sum`, times `up`. */
-__device__ __forceinline__ void close_sum(sums &total, sums &sum, float down, float up) {
-    const float restored = down * (1.0F + CJ_LOSS * 0x1p-23F);
+/* Adds a closed sum, enlarged by what it has lost, to the total. If COMPENSATED, what is missing there stays in `sum`. */
+__device__ __forceinline__ void close_sum(sums &total, sums &sum, float down) {
+    const float restored = (SCALED ? 1.0F : down) * (1.0F + CJ_LOSS * 0x1p-23F);
 #pragma unroll
     for (int i = 0; i < CJ_OWN_RUNS * OWN; ++i) {
         float &to = total[i / OWN][i % OWN], &closed = sum[i / OWN][i % OWN];
         const float before = to;
         to = fmaf(closed, restored, before);
         if (CJ_COMPENSATED) {
-            closed = fmaf(closed, restored, before - to) * up;
+            closed = fmaf(closed, restored, before - to);
         }
     }
 }
@@ -75,6 +75,9 @@ __device__ __forceinline__ void add_slot(sums &total, sums &sum, unsigned a, uns
         add_products<HI_HI, CJ_SLOT_PRODUCTS>(total, a, b, steps, true);
     }
     if (CJ_PRODUCTS == 4) {
+        if (CJ_COMPENSATED) {
+            multiply(sum, LO * LO);
+        }
         add_products<LO_LO, CJ_SLOT_PRODUCTS>(sum, a, b, steps, CJ_COMPENSATED);
         multiply(sum, 1.0F / LO);
         add_products<MIXED, CJ_SLOT_PRODUCTS>(sum, a, b, steps, true);
@@ -85,7 +88,7 @@ __device__ __forceinline__ void add_slot(sums &total, sums &sum, unsigned a, uns
         const bool begun = CJ_COMPENSATED || (CJ_PRODUCTS == 4 && first == 0);
         add_products<CJ_PRODUCTS == 4 ? HI_HI : MIXED | HI_HI, CJ_SUM_PRODUCTS>(sum, a + first * PRODUCT_WEIGHTS, b,
                                                                                steps + first, begun);
-        close_sum(total, sum, down, inverse(down) * (first + CJ_SUM_PRODUCTS < CJ_SLOT_PRODUCTS ? 1.0F : FIRST));
+        close_sum(total, sum, down);
     }
 }
 
@@ -110,8 +113,11 @@ __device__ __forceinline__ span add_up(sums &total, const shared_memory &shared,
         const unsigned b =
             cj_descriptor(shared.buffers + buffer.index() * BUFFER + run_y(run) * PITCH + run_x(run), 0); /* of its first run */
         if (scale.x != down) {
-            if (PARTS == 1 || CJ_COMPENSATED) {
-                multiply(PARTS == 1 ? total : sum, down * inverse(scale.x));
+            if (SCALED) {
+                multiply(total, down * inverse(scale.x));
+            }
+            if (CJ_COMPENSATED) {
+                multiply(sum, down * inverse(scale.x));
             }
             down = scale.x;
         }
@@ -129,13 +135,10 @@ __device__ __forceinline__ span add_up(sums &total, const shared_memory &shared,
             }
             slot.next();
         }
-        __syncwarp(); /* all lanes have read the scale */
-        if (warp_leader) {
-            cj_barrier_arrive(&shared.empty[buffer.index()]);
-        }
+        cj_barrier_arrive(&shared.empty[buffer.index()]); /* all lanes: each has read the scale */
         buffer.next();
     }
-    if (PARTS == 1) {
+    if (SCALED) {
         multiply(total, down);
     }
     return seen;

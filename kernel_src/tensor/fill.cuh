@@ -89,9 +89,10 @@ __device__ __forceinline__ void find_lines(lines &l, const shared_memory &shared
 #pragma unroll
     for (int j = 0; j < DEPTH; ++j) {
         const int i = plane * DEPTH + j;
-        const folded_line line =
-            CJ_FOLD > 0 ? shared.lines[s.line + i] : folded_line{(s.line + i) * args.x_channel_stride, 0, 0, 0};
-        l.x[j] = s.x + line.distance;
+        const folded_line line = CJ_FOLD > 0 ? shared.lines[s.line + i] : folded_line{0, 0, 0, 0};
+        l.x[j] = CJ_FOLD > 0 ? s.x + line.distance
+                 : j > 0     ? l.x[j - 1] + args.x_channel_stride
+                             : s.x + (s.line + i) * args.x_channel_stride;
         l.y[j] = line.y * CJ_DILATION_Y, l.x_shift[j] = line.x * CJ_DILATION_X;
         l.exist[j] = (LINES % CJ_CHUNK_C == 0 ? s.lines > 0 : i < s.lines) && is_in(s.zs, line.z * CJ_DILATION_Z);
     }
@@ -159,7 +160,7 @@ __device__ __forceinline__ scaling make_scaling(unsigned most, unsigned least) {
     return s;
 }
 
-/* Largest and smallest of a filling group's items. Returns after all its threads came here. */
+/* Largest and, if GUARD, smallest of a filling group's items. Returns after all its threads came here. */
 __device__ __forceinline__ scaling find_scaling(const items (&v)[TEAM_JOBS], const shared_memory &shared,
                                                 int group, int thread, turn<1> &filling) {
     constexpr int COUNT = TEAM_JOBS * CJ_JOB_ITEMS * DEPTH, CHAINS = 4; /* a single chain would wait for itself */
@@ -169,7 +170,7 @@ __device__ __forceinline__ scaling find_scaling(const items (&v)[TEAM_JOBS], con
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
         const float size = fabsf(values[i]);
-        const unsigned order = 2 * __float_as_uint(values[i]) - 1;
+        const unsigned order = CJ_GUARD ? 2 * __float_as_uint(values[i]) - 1 : 0;
         largest_of[i % CHAINS] = i < CHAINS ? size : fmaxf(largest_of[i % CHAINS], size);
         least_of[i % CHAINS] = i < CHAINS ? order : min(least_of[i % CHAINS], order);
     }
@@ -185,12 +186,11 @@ __device__ __forceinline__ scaling find_scaling(const items (&v)[TEAM_JOBS], con
     }
     uint2 *const span = shared.span + (group * 2 + filling.steps % 2) * FILL_WARPS;
     const unsigned most = __reduce_max_sync(0xffffffff, __float_as_uint(largest));
-    least = __reduce_min_sync(0xffffffff, least);
-    __syncwarp(); /* all lanes have read what the next arrival lets others overwrite */
+    least = CJ_GUARD ? __reduce_min_sync(0xffffffff, least) : 0;
     if (thread % 32 == 0) {
         span[thread / 32] = make_uint2(most, least);
-        cj_barrier_arrive(&shared.filling[group]);
     }
+    cj_barrier_arrive(&shared.filling[group]);
     cj_barrier_wait(&shared.filling[group], filling.parity());
     filling.next();
     uint2 all = span[0];
@@ -237,6 +237,7 @@ typedef turn<RING ? CJ_SLOTS : 1> slot_turn;
 
 /* Has the weights of `count` slots brought, from the first of a chunk on. */
 __device__ __forceinline__ void bring_slots(const shared_memory &shared, const uint4 *weights, int first, int count) {
+#pragma unroll 1
     for (int i = first; i < first + count; ++i, weights += SLOT_WEIGHTS) {
         cj_barrier_expect(&shared.slot_full[i], 16 * CJ_CONSUMERS_K * SLOT_WEIGHTS);
         for (int block = 0; block < CJ_CONSUMERS_K; ++block) {
@@ -259,6 +260,7 @@ __device__ __forceinline__ void bring_weights(const shared_memory &shared, const
     position index = tiles.first;
     for (position left = RESIDENT && tiles.count > 1 ? 1 : tiles.count; left > 0; --left, index += gridDim.x) {
         const uint4 *weights = weights_of(args, make_tile(index, size));
+#pragma unroll 1
         for (int i = 0; i < CHUNKS * STAGE_SLOTS; ++i, weights += SLOT_WEIGHTS) {
             if (RING) {
                 cj_barrier_wait(&shared.slot_empty[slot.index()], slot.parity() ^ 1);
@@ -305,10 +307,7 @@ __device__ __forceinline__ void fill(const shared_memory &shared, const cj_forwa
                 shared.scale[buffer.index()] = make_float2(scale.down, scale.lossy);
             }
             cj_async_fence();
-            __syncwarp();
-            if (thread % 32 == 0) {
-                cj_barrier_arrive(&shared.full[buffer.index()]);
-            }
+            cj_barrier_arrive(&shared.full[buffer.index()]);
             buffer.steps += CJ_FILL_GROUPS;
             --left;
         }

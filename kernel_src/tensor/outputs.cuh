@@ -103,19 +103,29 @@ __device__ __forceinline__ piece_of_row make_piece(const float *y, int count, bo
 }
 
 /* A warp's outputs, finished and each channel's in a row: 16 bytes of memory at a time by bulk copies, which take no
- * instructions and no time of the unit that loads and stores, and what is cut off at both ends one by one. */
+ * instructions and no time of the unit that loads and stores, and what is cut off at both ends one by one. One thread
+ * issues all copies, from values that are the same for the warp: threads that each issue one take ten times as long. */
 __device__ __forceinline__ void store_in_bulk(const float *out, float *y, const cj_forward_args &args, int channels, int count,
                                               bool first, int lane) {
     cj_async_fence();
     __syncwarp();
+    if (cj_elect()) {
+#pragma unroll
+        for (int row = 0; row < OUT_ROWS; ++row) {
+            float *const to = y + row * args.y_channel_stride;
+            const piece_of_row p = make_piece(to, count, first);
+            if (row < channels && p.middle > 0) {
+                cj_bulk_store(to + p.begin + p.head, out + row * OUT_PITCH + bulk_shift(to) + p.begin + p.head,
+                              p.middle * (unsigned)sizeof(float));
+            }
+        }
+    }
+    cj_bulk_store_commit();
     const int row = lane / 4, column = lane % 4;
     float *const to = y + row * args.y_channel_stride;
     const piece_of_row p = make_piece(to, count, first);
     const float *const from = out + row * OUT_PITCH + bulk_shift(to);
     if (row < channels) {
-        if (column == 0 && p.middle > 0) {
-            cj_bulk_store(to + p.begin + p.head, from + p.begin + p.head, p.middle * (unsigned)sizeof(float));
-        }
         if (column < p.head) {
             to[p.begin + column] = from[p.begin + column];
         }
@@ -124,7 +134,6 @@ __device__ __forceinline__ void store_in_bulk(const float *out, float *y, const 
             to[p.begin + tail] = from[p.begin + tail];
         }
     }
-    cj_bulk_store_commit();
 }
 
 /* One channel's outputs of several pieces of rows. */
@@ -149,10 +158,16 @@ __device__ __forceinline__ void store_pieces(const float *out, float *y, const f
 
 /* A warp's outputs of half its channels, as they are finished, to `out`; `y` is where a thread's channel begins. True if any
  * must be computed anew: it is NaN or Inf there, and not activated. */
-__device__ __forceinline__ bool stage_outputs(float *out, const float *y, const float (&total)[OWN], int half, float factor,
+__device__ __forceinline__ bool stage_outputs(float *out, const float *y, float (&total)[OWN], int half, float factor,
                                               float threshold, float bias, int lane) {
     float *const own = out + lane / 4 * OUT_PITCH + bulk_shift(y) + lane % 4 * 2;
-    const bool guarded = __any_sync(0xffffffff, threshold > 0.0F);
+    if (__any_sync(0xffffffff, threshold > 0.0F)) {
+#pragma unroll
+        for (int i = 0; i < OWN; ++i) {
+            float &sum = total[i];
+            sum = i % 4 / 2 == half && fabsf(sum) < threshold ? __uint_as_float(0x7fffffff) : sum;
+        }
+    }
     float strange[2] = {0.0F, 0.0F}; /* NaN once any value was not finite */
 #pragma unroll
     for (int j = 0; j < CJ_COLUMNS / 8; ++j) {
@@ -160,11 +175,7 @@ __device__ __forceinline__ bool stage_outputs(float *out, const float *y, const 
         float v[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            const float sum = total[j * 4 + half * 2 + i];
-            v[i] = fmaf(sum, factor, bias);
-            if (guarded) {
-                v[i] = fabsf(sum) < threshold ? __uint_as_float(0x7fffffff) : v[i];
-            }
+            v[i] = fmaf(total[j * 4 + half * 2 + i], factor, bias);
             if (outputs == 8 || (outputs > 0 && is_output(j * 8 + lane % 4 * 2 + i))) {
                 strange[i] = fmaf(v[i], 0.0F, strange[i]);
                 if (IN_BULK) {
@@ -182,16 +193,16 @@ __device__ __forceinline__ bool stage_outputs(float *out, const float *y, const 
 }
 
 /* The outputs of one run to memory: each warp its 16 channels, OUT_ROWS at a time through shared memory. */
-__device__ __forceinline__ void store(const float (&total)[OWN], const span &seen, const shared_memory &shared,
+__device__ __forceinline__ void store(float (&total)[OWN], const span &seen, const shared_memory &shared,
                                       const cj_forward_args &args, position index, int block, int run, int thread) {
     const sizes size = get_sizes(args);
     const tile t = make_tile(index, size);
-    const int lane = thread % 32, warp = thread % WARPGROUP / 32, row = lane / 4;
+    const int lane = thread % 32, warp = cj_uniform(thread / 32), row = lane / 4;
     const position o_y = t.y + run_y(run), o_x = t.x + run_x(run);
     const int rows = (int)(size.out_y - o_y < CJ_RUN_ROWS ? size.out_y - o_y : CJ_RUN_ROWS);
     const int columns = (int)(size.out_x - o_x < RUN_X ? size.out_x - o_x : RUN_X);
     const out_offset o = ((out_offset)t.z * (out_offset)size.out_y + o_y) * (out_offset)size.out_x + o_x;
-    const int warp_k = ((int)t.k_tile * CJ_CONSUMERS_K + block) * M + warp * 16;
+    const int warp_k = ((int)t.k_tile * CJ_CONSUMERS_K + block) * M + warp % 4 * 16;
     const float4 *const channel_0 =
         (CHANNELS_SHARED ? shared.channels : channels_of(args)) + t.group * K_BLOCKS * M + warp_k + row;
     const float4 channel_of_half[2] = {channel_0[0], channel_0[OUT_ROWS]};
@@ -203,7 +214,7 @@ __device__ __forceinline__ void store(const float (&total)[OWN], const span &see
         const long long first = t.group * CJ_GROUP_OUT + first_k;
         float *y = (float *)args.y + t.n * args.y_batch_stride + first * args.y_channel_stride + o;
         const float *z = (const float *)args.z + t.n * args.z_batch_stride + first * args.z_channel_stride + o;
-        float *const out = shared.out + (thread / 32 * CJ_OUT_BUFFERS + (run % CJ_OWN_RUNS * 2 + half) % CJ_OUT_BUFFERS) *
+        float *const out = shared.out + (warp * CJ_OUT_BUFFERS + (run % CJ_OWN_RUNS * 2 + half) % CJ_OUT_BUFFERS) *
                                             OUT_ROWS * OUT_PITCH;
         cj_bulk_store_wait<CJ_OUT_BUFFERS - 1>(); /* for what lies there */
         __syncwarp();
