@@ -20,7 +20,8 @@ enum {
     MOST_FOLD_CHANNELS = 16,               /* with more, channels alone fill slices */
     MOST_FOLD = 64,                        /* taps */
     MOST_SUM = 4,                          /* products of a sum: see "Numbers" in the kernel */
-    MOST_SLOT_SUMS = 2,                    /* ... and sums of a slot */
+    MOST_LONG_SUM = 5,                     /* ... if there are so many that the total is compensated */
+    MOST_SLOT_SUMS = 2,                    /* sums of a slot */
     MOST_BLOCK_SUM = 6,                    /* products of a sum, and a slot, in math fp32_block */
     MOST_SLOTS = 64,                       /* of weights that stay */
     MOST_SLOT = 10,                        /* ... of a slot where nothing is summed apart (math tf32) */
@@ -216,7 +217,8 @@ typedef void (*visitor)(const candidate *c, void *state);
 static void choose_sum(const cj_problem *p, cj_tensor_config *c) {
     c->slot_products = c->lanes = c->job_items = 1;
     const int64_t chunks = tile_of(p, c).chunks, products = (slices_of(p, c) + 1) / 2;
-    int64_t most = c->products == 1 ? MOST_SLOT : c->products == 3 ? MOST_BLOCK_SUM : MOST_SUM;
+    const bool many = chunks * products / MOST_LONG_SUM > MOST_PLAIN_SUMS;
+    int64_t most = c->products == 1 ? MOST_SLOT : c->products == 3 ? MOST_BLOCK_SUM : many ? MOST_LONG_SUM : MOST_SUM;
     if (c->products > 1 && chunks == 1) {
         most = cj_least(most, cj_divide_up(products, 2));
     }
@@ -478,9 +480,10 @@ static int64_t lag_of(const cj_tensor_config *c, const tile *t) {
 }
 
 /* Measured on a model of the tensor core: kernels.md, "accuracy of tensor". What suits data of one sign enlarges the
- * results of others, so math fp32 takes half of it. */
+ * results of others, so math fp32 takes half of it where that is enough. */
 static int32_t loss_of(const cj_tensor_config *c) {
-    return c->products == 4 ? (c->sum_products >= 3) : c->sum_products / 2;
+    const bool half = c->products == 4 && c->sum_products <= MOST_SUM;
+    return half ? c->sum_products >= 3 : c->sum_products / 2;
 }
 
 static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {

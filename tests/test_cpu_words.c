@@ -56,7 +56,7 @@ Test(cpu_words, votes_and_sums_over_masks_that_run_apart) {
         "        y[2] = (unsigned)__all_sync(0xaaaaaaaa, t);\n"
         "    }\n"
         "    __syncwarp();\n"
-        "    y[3] = (unsigned)cj_warp_sum((float)t);\n"
+        "    y[3] = (unsigned)cj_warp_sum((double)t + 0.25) - 8;\n"
         "    y[4] = __ballot_sync(0xffffffff, 1);\n"
         "}\n",
         1, 32, NULL, y);

@@ -94,12 +94,8 @@ inline float cj_load_if(const float *from, bool exists) {
 }
 
 /* As on the device, all take lane 0's value: who is wrong to say that it is theirs too sees it here as well. */
-inline int cj_uniform(int value) {
+template <class T> inline T cj_uniform(T value) {
     return __shfl_sync(0xffffffff, value, 0);
-}
-inline long long cj_uniform(long long value) {
-    const unsigned low = __shfl_sync(0xffffffff, (unsigned)value, 0);
-    return (long long)__shfl_sync(0xffffffff, (int)(value >> 32), 0) << 32 | low;
 }
 
 inline bool cj_elect() {

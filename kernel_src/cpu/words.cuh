@@ -270,9 +270,17 @@ inline unsigned int __reduce_min_sync(unsigned int mask, unsigned int value) {
     return cj_warp(CJ_WARP_MIN, mask, value);
 }
 
-/* Shuffles of 32-bit values. A warp counts as 32 / width segments; who would read beyond its segment reads itself. */
+/* Shuffles of values of 32 or 64 bits. A warp counts as 32 / width segments; who would read beyond its segment reads
+ * itself. */
 template <class T> inline T cj_shuffle(unsigned int mask, T value, unsigned int source) {
-    return cj_bits<T>(cj_warp(CJ_WARP_SHUFFLE, mask, cj_bits<unsigned int>(value), source));
+    struct words {
+        unsigned int word[sizeof(T) / 4];
+    };
+    words all = cj_bits<words>(value);
+    for (unsigned int &word : all.word) {
+        word = cj_warp(CJ_WARP_SHUFFLE, mask, word, source);
+    }
+    return cj_bits<T>(all);
 }
 template <class T> inline T __shfl_sync(unsigned int mask, T value, int source, int width = 32) {
     const unsigned int lane = threadIdx.x % 32, last = (unsigned int)width - 1;
@@ -292,7 +300,7 @@ template <class T> inline T __shfl_xor_sync(unsigned int mask, T value, int bits
 }
 
 /* Sum over a whole warp, in the same order on every lane. */
-inline float cj_warp_sum(float value) {
+template <class T> inline T cj_warp_sum(T value) {
     for (int bits = 16; bits > 0; bits /= 2) {
         value += __shfl_xor_sync(0xffffffff, value, bits);
     }
