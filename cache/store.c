@@ -1,414 +1,334 @@
-/* store.c - the cache directory: where it is, how an entry is read, how one is published.
+/* store.c - the cache: which directories it has, how an entry is looked up in them, where a new one goes.
  *
- * A file of the store is ROOT/ab/cdef....entry: the key in hexadecimal, its first byte a folder, so that no folder
- * grows past a 256th of the cache. Files are written once, under a private temporary name in the folder they end in,
- * and renamed; they never change afterwards, so whoever opens one sees a whole file, and nobody needs a lock. A reader
- * verifies the checksum, so a machine that lost power before the data reached the disk costs one rebuild; that is
- * cheaper than an fsync for every entry.
- *
- * Whoever can write to the directory decides what code runs. A directory that was named belongs to the one who named it
- * and follows the umask, so that an image built by root serves another user, or a group shares it. The per-user ones
- * are created for the user alone. */
+ * The search path is one directory that is written and any number of others behind it that are only read, such as a
+ * warmed one in a container's image or on a share. All are read in order, until one has a sound entry; none of the
+ * others is ever changed, and one that is missing is as good as empty. */
 #include "store.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "settings.h"
+#include "status.h"
 
-enum {
-    REASON_SIZE = 160,          /* as in store.h */
-    ROOT_MAX = PATH_MAX - 512,  /* leaves room for folder and file names */
-    ENTRY_SIZE_MAX = 256 << 20, /* bytes; a cubin has some hundred thousand, a sanitized shared object some million */
-    WRITE_ATTEMPTS = 3,         /* the first finds no folder; the second may lose it to a deleter */
-    PRIVATE_DIRECTORY_MODE = 0700,
-    PRIVATE_FILE_MODE = 0600
-};
+enum { OTHERS_MAX = 7, PRIVATE_DIRECTORY_MODE = 0700, PRIVATE_FILE_MODE = 0600 };
 
 struct cj_store {
-    char root[ROOT_MAX]; /* absolute; "" = none, and `description` says why */
-    size_t given;        /* length of the part of root that must exist, for it is not ours to create ($HOME) */
-    bool among_others;   /* root lies where every user can write: its owner and mode are checked at each use */
-    mode_t directory_mode;
-    mode_t file_mode;
-    char description[ROOT_MAX + 256];
+    convjit_cache_mode mode;
+    bool has_own; /* else `unwritable` says why */
+    cj_directory own;
+    cj_directory others[OTHERS_MAX];
+    size_t other_count;
+    char unwritable[256];
+    char description[1024];
 };
 
-/* ------------------------------------------------------------------------------------- choice of the directory --- */
+/* ----------------------------------------------------------------------------------- choice of the directories --- */
 
-/* Is the per-user directory in a shared place free for us (absent, or ours alone)? NULL, or why not. A link there is
- * somebody's trap: lstat sees the link itself, which is no directory. */
-static const char *distrust(const char *path, bool *exists) {
-    struct stat info;
-    *exists = lstat(path, &info) == 0;
-    if (!*exists) {
-        return errno == ENOENT ? NULL : strerror(errno);
-    }
-    if (!S_ISDIR(info.st_mode)) {
-        return "it is not a directory";
-    }
-    if (info.st_uid != geteuid()) {
-        return "it belongs to another user";
-    }
-    return (info.st_mode & 077) == 0 ? NULL : "other users may enter it (its mode must be 0700)";
+/* Adds to the description. */
+__attribute__((format(printf, 2, 3))) static void describe(cj_store *store, const char *format, ...) {
+    const size_t length = strlen(store->description);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(store->description + length, sizeof store->description - length, format, arguments);
+    va_end(arguments);
 }
 
-/* Sets root to PARENT TAIL; the description says where it came from. */
-static void choose(cj_store *store, const char *parent, const char *tail, const char *origin) {
-    const int length = snprintf(store->root, sizeof store->root, "%s%s", parent, tail);
-    if (length < 0 || length >= ROOT_MAX) {
-        store->root[0] = '\0';
-        snprintf(store->description, sizeof store->description, "none: the path of %s is longer than %d bytes", origin,
-                 ROOT_MAX - 1);
-        return;
-    }
-    snprintf(store->description, sizeof store->description, "%s (%s)", store->root, origin);
+/* Nothing can be written. */
+__attribute__((format(printf, 2, 3))) static void forgo_own(cj_store *store, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(store->unwritable, sizeof store->unwritable, format, arguments);
+    va_end(arguments);
+    store->has_own = false;
+    describe(store, "none: %s", store->unwritable);
+}
+
+/* Sets path to PARENT TAIL. False where that is too long. */
+static bool set_path(cj_directory *directory, const char *parent, const char *tail) {
+    const int length = snprintf(directory->path, sizeof directory->path, "%s%s", parent, tail);
+    return length >= 0 && length < CJ_DIRECTORY_MAX;
 }
 
 /* A directory that was named in full. A relative name is taken from here and now, so that a later chdir does not move
- * the cache. */
-static void choose_named(cj_store *store, const char *directory, const char *origin) {
-    store->directory_mode = 0777;
-    store->file_mode = 0666;
-    char here[ROOT_MAX];
-    if (directory[0] == '/') {
-        choose(store, directory, "", origin);
-    } else if (getcwd(here, sizeof here - 1) != NULL) {
-        strcat(here, "/");
-        choose(store, here, directory, origin);
-    } else {
-        snprintf(store->description, sizeof store->description, "none: %s is relative, and the working directory: %s",
-                 origin, strerror(errno));
+ * the cache. NULL, or why it cannot be. */
+static const char *set_named(cj_directory *directory, const char *name) {
+    static const char too_long[] = "the path is longer than 3583 bytes"; /* CJ_DIRECTORY_MAX - 1 */
+    _Static_assert(CJ_DIRECTORY_MAX == 3584, "the text says another length");
+    char here[CJ_DIRECTORY_MAX];
+    *directory = (cj_directory){.directory_mode = 0777, .file_mode = 0666};
+    if (name[0] == '/') {
+        return set_path(directory, name, "") ? NULL : too_long;
     }
+    if (getcwd(here, sizeof here - 1) == NULL) {
+        return strerror(errno);
+    }
+    strcat(here, "/");
+    return set_path(directory, here, name) ? NULL : too_long;
 }
 
 /* The per-user directory in the place for temporary files, with the user's number in its name. Others may have created
  * that name before us. */
-static void choose_temporary(cj_store *store) {
+static void choose_temporary(cj_store *store, const char *why) {
     const char *place = cj_setting_get(CJ_SETTING_TMPDIR);
     const bool set = place != NULL && place[0] == '/';
     char tail[40];
     snprintf(tail, sizeof tail, "/convjit-%lu", (unsigned long)geteuid());
-    choose(store, set ? place : "/tmp", tail, set ? "TMPDIR; no absolute HOME" : "no absolute HOME");
-    if (store->root[0] == '\0') {
+    store->own =
+        (cj_directory){.among_others = true, .directory_mode = PRIVATE_DIRECTORY_MODE, .file_mode = PRIVATE_FILE_MODE};
+    if (!set_path(&store->own, set ? place : "/tmp", tail)) {
+        forgo_own(store, "%s, and the path of TMPDIR is too long", why);
         return;
     }
-    store->among_others = true;
-    store->given = strlen(store->root); /* claim_root creates it */
+    store->own.given = strlen(store->own.path); /* publishing claims it before anything is made in it */
     bool exists;
-    const char *reason = distrust(store->root, &exists);
-    if (reason != NULL) {
-        snprintf(store->description, sizeof store->description, "none: no absolute HOME, and %s: %s", store->root,
-                 reason);
-        store->root[0] = '\0';
+    const char *distrusted = cj_directory_distrust(store->own.path, &exists);
+    if (distrusted != NULL) {
+        forgo_own(store, "%s, and %.100s: %s", why, store->own.path, distrusted);
+        return;
+    }
+    store->has_own = true;
+    describe(store, "%s (%s%s)", store->own.path, set ? "TMPDIR; " : "", why);
+}
+
+/* The first of these that can be written:
+ *
+ *   1. $XDG_CACHE_HOME/convjit         if absolute, as the XDG specification demands
+ *   2. $HOME/.cache/convjit            if absolute, and 1 is not set
+ *   3. $TMPDIR/convjit-UID, or /tmp/convjit-UID where TMPDIR is not absolute; only if it is ours with mode 0700
+ *   4. none: nothing is kept beyond this process
+ *
+ * Where 1 or 2 cannot be written (a container with a read-only root, a user without a home), it is still read. The user
+ * database is never asked: on a compute node a user often has no entry in it. */
+static void choose_default(cj_store *store) {
+    const char *xdg = cj_setting_get(CJ_SETTING_XDG_CACHE_HOME);
+    const char *home = cj_setting_get(CJ_SETTING_HOME);
+    cj_directory user = {.directory_mode = PRIVATE_DIRECTORY_MODE, .file_mode = PRIVATE_FILE_MODE};
+    const bool is_xdg = xdg != NULL && xdg[0] == '/';
+    if (!is_xdg && (home == NULL || home[0] != '/')) {
+        choose_temporary(store, "no absolute HOME");
+        return;
+    }
+    const char *origin = cj_setting_variable(is_xdg ? CJ_SETTING_XDG_CACHE_HOME : CJ_SETTING_HOME);
+    const bool fits = is_xdg ? set_path(&user, xdg, "/convjit") : set_path(&user, home, "/.cache/convjit");
+    user.given = is_xdg ? 0 : strlen(home);
+    const int error = fits ? cj_directory_check_writable(&user) : ENAMETOOLONG;
+    if (error == 0) {
+        store->own = user;
+        store->has_own = true;
+        describe(store, "%s (%s)", user.path, origin);
+        return;
+    }
+    char why[200];
+    snprintf(why, sizeof why, "%s cannot be written: %s", origin, strerror(error));
+    choose_temporary(store, why);
+    if (fits) {
+        store->others[store->other_count++] = user;
+        describe(store, "; read only: %s (%s)", user.path, origin);
     }
 }
 
-/* The first candidate that is there:
- *
- *   1. the caller's directory (convjit_options.cache_directory)
- *   2. $CONVJIT_CACHE_DIR
- *   3. $XDG_CACHE_HOME/convjit         if absolute, as the XDG specification demands
- *   4. $HOME/.cache/convjit            if absolute
- *   5. $TMPDIR/convjit-UID, or /tmp/convjit-UID where TMPDIR is not absolute; only if it is ours with mode 0700
- *   6. none: nothing is kept beyond this process
- *
- * "There" means named: a candidate that turns out unwritable is not skipped for the next, since a cache that moves
- * unasked is one that nobody finds again; the failure is reported instead. The user database is never asked: on a
- * compute node a user often has no entry in it. */
-static void choose_directory(cj_store *store, const char *directory) {
-    store->directory_mode = PRIVATE_DIRECTORY_MODE;
-    store->file_mode = PRIVATE_FILE_MODE;
-    const char *value;
-    if (directory != NULL && directory[0] != '\0') {
-        choose_named(store, directory, "cache_directory");
-    } else if ((value = cj_setting_get(CJ_SETTING_CACHE_DIR)) != NULL) {
-        choose_named(store, value, cj_setting_variable(CJ_SETTING_CACHE_DIR));
-    } else if ((value = cj_setting_get(CJ_SETTING_XDG_CACHE_HOME)) != NULL && value[0] == '/') {
-        choose(store, value, "/convjit", "XDG_CACHE_HOME");
-    } else if ((value = cj_setting_get(CJ_SETTING_HOME)) != NULL && value[0] == '/') {
-        choose(store, value, "/.cache/convjit", "HOME");
-        store->given = strlen(value);
+/* The parts of "A:B:C". An empty A stands for the per-user default, other empty parts for nothing. */
+static convjit_status choose_path(cj_store *store, const char *path, const char *origin) {
+    char *parts = strdup(path);
+    CJ_RETURN_IF(parts == NULL, CONVJIT_OUT_OF_MEMORY, "no memory for the cache directory");
+    char *rest = parts;
+    const char *own = strsep(&rest, ":");
+    const char *reason = own[0] != '\0' ? set_named(&store->own, own) : NULL;
+    store->has_own = true;
+    if (own[0] == '\0') {
+        choose_default(store);
+    } else if (reason != NULL) {
+        forgo_own(store, "%.100s (%s): %s", own, origin, reason);
     } else {
-        choose_temporary(store);
+        describe(store, "%s (%s)", store->own.path, origin);
     }
+    convjit_status status = CONVJIT_SUCCESS;
+    for (const char *name; status == CONVJIT_SUCCESS && (name = strsep(&rest, ":")) != NULL;) {
+        if (name[0] != '\0' && store->other_count == OTHERS_MAX) {
+            status = cj_fail(CONVJIT_INVALID_ARGUMENT, "%s names more than %d directories", origin, OTHERS_MAX + 1);
+        } else if (name[0] != '\0' && set_named(&store->others[store->other_count], name) == NULL) {
+            describe(store, "; read only: %s", store->others[store->other_count++].path);
+        }
+    }
+    free(parts);
+    return status;
 }
 
-cj_store *cj_store_open(const char *directory) {
-    cj_store *store = calloc(1, sizeof *store);
-    if (store != NULL) {
-        choose_directory(store, directory);
+/* The caller's search path, else that of the setting, else the per-user default. */
+static convjit_status choose_directories(cj_store *store, const char *path) {
+    const char *setting = cj_setting_get(CJ_SETTING_CACHE_DIR);
+    if (path != NULL && path[0] != '\0') {
+        return choose_path(store, path, "cache_directory");
     }
-    return store;
+    if (setting != NULL) {
+        return choose_path(store, setting, cj_setting_variable(CJ_SETTING_CACHE_DIR));
+    }
+    choose_default(store);
+    return CONVJIT_SUCCESS;
+}
+
+/* --------------------------------------------------------------------------------------------------------- open --- */
+
+static convjit_status choose_mode(cj_store *store, convjit_cache_mode wanted) {
+    static const char *const names[] = {[CONVJIT_CACHE_NORMAL] = "normal",
+                                        [CONVJIT_CACHE_ONLY] = "cache-only",
+                                        [CONVJIT_CACHE_REFRESH] = "refresh",
+                                        [CONVJIT_CACHE_OFF] = "off"};
+    CJ_RETURN_IF((unsigned)wanted > CONVJIT_CACHE_OFF, CONVJIT_INVALID_ARGUMENT,
+                 "cache_mode %d, must be a convjit_cache_mode", (int)wanted);
+    const char *setting = cj_setting_get(CJ_SETTING_CACHE_MODE);
+    store->mode = wanted;
+    if (wanted == CONVJIT_CACHE_DEFAULT && setting == NULL) {
+        store->mode = CONVJIT_CACHE_NORMAL;
+    }
+    for (int mode = CONVJIT_CACHE_NORMAL; store->mode == CONVJIT_CACHE_DEFAULT && mode <= CONVJIT_CACHE_OFF; mode++) {
+        store->mode = strcmp(setting, names[mode]) == 0 ? (convjit_cache_mode)mode : CONVJIT_CACHE_DEFAULT;
+    }
+    CJ_RETURN_IF(store->mode == CONVJIT_CACHE_DEFAULT, CONVJIT_INVALID_ARGUMENT,
+                 "%s is \"%.40s\", must be normal, cache-only, refresh or off",
+                 cj_setting_variable(CJ_SETTING_CACHE_MODE), setting);
+    return CONVJIT_SUCCESS;
+}
+
+convjit_status cj_store_open(const convjit_options *options, cj_store **out) {
+    cj_store *store = calloc(1, sizeof *store);
+    CJ_RETURN_IF(store == NULL, CONVJIT_OUT_OF_MEMORY, "no memory for the cache");
+    convjit_status status = choose_mode(store, options->cache_mode);
+    if (status == CONVJIT_SUCCESS) {
+        status = choose_directories(store, options->cache_directory);
+    }
+    if (status != CONVJIT_SUCCESS) {
+        free(store);
+        return status;
+    }
+    *out = store;
+    return CONVJIT_SUCCESS;
 }
 
 void cj_store_close(cj_store *store) {
     free(store);
 }
 
+convjit_cache_mode cj_store_mode(const cj_store *store) {
+    return store->mode;
+}
+
 const char *cj_store_describe(const cj_store *store) {
     return store->description;
 }
 
-/* -------------------------------------------------------------------------------------------------------- paths --- */
+const cj_directory *cj_store_own(const cj_store *store) {
+    return store->has_own ? &store->own : NULL;
+}
 
-typedef struct entry_path {
-    char folder[PATH_MAX];
-    char file[PATH_MAX];
-} entry_path;
-
-static void make_path(const cj_store *store, const cj_key *key, entry_path *out) {
-    snprintf(out->folder, sizeof out->folder, "%s/%.2s", store->root, key->hex);
-    snprintf(out->file, sizeof out->file, "%s/%.2s/%s.entry", store->root, key->hex, key->hex + 2);
+const cj_directory *cj_store_others(const cj_store *store, size_t *count) {
+    *count = store->other_count;
+    return store->others;
 }
 
 /* --------------------------------------------------------------------------------------------------------- read --- */
 
-/* Fills `bytes` from the file; 0 or errno. `size` becomes smaller where the file did since its size was asked for. */
-static int read_bytes(int file, unsigned char *bytes, size_t *size) {
-    size_t done = 0;
-    ssize_t count = 1;
-    while (done < *size && count != 0) {
-        count = read(file, bytes + done, *size - done);
-        if (count > 0) {
-            done += (size_t)count;
-        } else if (count < 0 && errno != EINTR) {
-            return errno;
-        }
+/* A sound entry may still be of no use: another's, made by another compiler build (key.c tells why the build is
+ * compared here), or for another launch than the plan's, where host and kernel have parted without a new key. */
+static bool is_as_wanted(const cj_entry *entry, const cj_wanted *wanted, char *reason, size_t size) {
+    if (memcmp(entry->key.bytes, wanted->key.bytes, CJ_KEY_BYTES) != 0) {
+        snprintf(reason, size, "another entry's key");
+    } else if (strcmp(entry->target, wanted->target) != 0) {
+        snprintf(reason, size, "other target");
+    } else if (wanted->compiler != NULL && strcmp(entry->compiler, wanted->compiler) != 0) {
+        snprintf(reason, size, "built by %.100s, the compiler in use is %.100s", entry->compiler, wanted->compiler);
+    } else if (entry->threads != wanted->threads || entry->shared_bytes != wanted->shared_bytes) {
+        snprintf(reason, size, "made for %u threads and %u bytes of shared memory, the plan wants %u and %u",
+                 entry->threads, entry->shared_bytes, wanted->threads, wanted->shared_bytes);
+    } else {
+        return true;
     }
-    *size = done;
-    return 0;
+    return false;
 }
 
-static int read_opened(int file, void **bytes, size_t *size) {
-    struct stat info;
-    if (fstat(file, &info) != 0) {
-        return errno;
+/* What an error of reading means: NULL where the file is simply not there for us. If the directory is at fault, the
+ * write after the build says so. */
+static const char *explain(int error) {
+    switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+    case EACCES:
+    case ENAMETOOLONG:
+        return NULL;
+    case EFBIG:
+        return "larger than 256 MiB";
+    case EINVAL:
+        return "not a regular file";
+    default:
+        return strerror(error);
     }
-    if (!S_ISREG(info.st_mode)) {
-        return EINVAL;
-    }
-    if (info.st_size > ENTRY_SIZE_MAX) {
-        return EFBIG;
-    }
-    *size = (size_t)info.st_size;
-    *bytes = malloc(*size + 1); /* an empty file is no failed allocation */
-    const int error = *bytes == NULL ? ENOMEM : read_bytes(file, *bytes, size);
-    if (error != 0) {
-        free(*bytes);
-        *bytes = NULL;
-    }
-    return error;
 }
 
-/* The whole file in memory; 0 or errno. Read, not mapped: a file that is cut on a network file system would kill the
- * process at an access, a short read is merely damage. Links are followed: some systems install files as links, and who
- * can plant a link in this directory could as well plant an entry. O_NONBLOCK keeps a FIFO from holding us up. */
-static int read_file(const char *path, void **bytes, size_t *size) {
-    const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (file < 0) {
-        return errno;
+/* One directory. False with the reason added to out->reason, if there is one. */
+static bool read_directory(const cj_directory *from, bool own, const cj_wanted *wanted, cj_read *out) {
+    char name[CJ_DIRECTORY_NAME_MAX];
+    char reason[300];
+    size_t size = 0;
+    cj_directory_name(&wanted->key, ".entry", name);
+    const int error = cj_directory_read(from, name, own, &out->bytes, &size);
+    const char *fault = error == 0 ? cj_entry_decode(out->bytes, size, &out->entry) : explain(error);
+    if (fault != NULL) {
+        snprintf(reason, sizeof reason, "%s", fault);
+    } else if (error != 0) {
+        return false;
+    } else if (is_as_wanted(&out->entry, wanted, reason, sizeof reason)) {
+        return true;
     }
-    const int error = read_opened(file, bytes, size);
-    close(file);
-    return error;
-}
-
-static cj_read_result bad(cj_read *out, const char *reason) {
     free(out->bytes);
     out->bytes = NULL;
-    snprintf(out->reason, sizeof out->reason, "%s", reason);
-    return CJ_READ_BAD;
+    if (out->reason[0] == '\0') {
+        snprintf(out->reason, sizeof out->reason, "%s (in %.150s)", reason, from->path);
+    }
+    return false;
 }
 
-cj_read_result cj_store_read(cj_store *store, const cj_key *key, const char *target, cj_read *out) {
+cj_read_result cj_store_read(cj_store *store, const cj_wanted *wanted, cj_read *out) {
     memset(out, 0, sizeof *out);
-    bool exists;
-    if (store->root[0] == '\0' || (store->among_others && distrust(store->root, &exists) != NULL)) {
+    if (store->mode == CONVJIT_CACHE_OFF || store->mode == CONVJIT_CACHE_REFRESH) {
         return CJ_READ_ABSENT;
     }
-    entry_path path;
-    make_path(store, key, &path);
-    size_t size = 0;
-    int error = read_file(path.file, &out->bytes, &size);
-    if (error == ESTALE) { /* another machine replaced the file while we read; its new one is whole */
-        error = read_file(path.file, &out->bytes, &size);
+    if (store->has_own && read_directory(&store->own, true, wanted, out)) {
+        return CJ_READ_HIT;
     }
-    if (error == ENOENT || error == ENOTDIR || error == EACCES || error == ENAMETOOLONG) {
-        return CJ_READ_ABSENT; /* not there for us; if the directory is at fault, the write after the build says so */
+    for (size_t i = 0; i < store->other_count; i++) {
+        if (read_directory(&store->others[i], false, wanted, out)) {
+            return CJ_READ_HIT;
+        }
     }
-    if (error == EFBIG) {
-        return bad(out, "larger than 256 MiB");
-    }
-    if (error == EINVAL) {
-        return bad(out, "not a regular file");
-    }
-    if (error != 0) {
-        return bad(out, strerror(error));
-    }
-    const char *reason = cj_entry_decode(out->bytes, size, &out->entry);
-    if (reason != NULL) {
-        return bad(out, reason);
-    }
-    if (memcmp(out->entry.key.bytes, key->bytes, CJ_KEY_BYTES) != 0) {
-        return bad(out, "another entry's key");
-    }
-    return strcmp(out->entry.target, target) == 0 ? CJ_READ_HIT : bad(out, "other target");
+    return out->reason[0] != '\0' ? CJ_READ_BAD : CJ_READ_ABSENT;
 }
 
 /* -------------------------------------------------------------------------------------------------------- write --- */
 
-/* Creates the folder and what is missing above it, from the front; 0 or errno. A step may fail where the directory is
- * there all the same (read-only or automounted parents), so only the last one counts; the first failure explains it. */
-static int make_folders(const cj_store *store, const char *folder) {
-    char path[PATH_MAX];
-    int first_error = 0;
-    const size_t length = strlen(folder);
-    for (size_t i = store->given + 1; i <= length; i++) {
-        if (folder[i] != '/' && folder[i] != '\0') {
-            continue;
-        }
-        memcpy(path, folder, i);
-        path[i] = '\0';
-        const bool made = mkdir(path, store->directory_mode) == 0 || errno == EEXIST;
-        if (!made && first_error == 0) {
-            first_error = errno;
-        }
-        if (i == length) {
-            return made ? 0 : first_error;
-        }
-    }
-    return 0;
-}
-
-/* FOLDER/HOST-PID-RANDOM.tmp: no two writers share a name, on whatever machine they are and whatever process numbers
- * their containers show. Host and pid are for people. */
-static int temporary_path(const char *folder, char path[PATH_MAX]) {
-    char host[64] = "";
-    gethostname(host, sizeof host - 1);
-    for (char *c = host; *c != '\0'; c++) {
-        *c = *c == '/' ? '_' : *c;
-    }
-    unsigned long long random;
-    if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random) {
-        return errno;
-    }
-    const int length = snprintf(path, PATH_MAX, "%s/%s-%ld-%016llx.tmp", folder, host, (long)getpid(), random);
-    return length < PATH_MAX ? 0 : ENAMETOOLONG;
-}
-
-static int write_bytes(int file, const unsigned char *bytes, size_t size) {
-    for (size_t done = 0; done < size;) {
-        const ssize_t count = write(file, bytes + done, size - done);
-        if (count > 0) {
-            done += (size_t)count;
-        } else if (count == 0) {
-            return EIO;
-        } else if (errno != EINTR) {
-            return errno;
-        }
-    }
-    return 0;
-}
-
-/* One attempt, private until the rename. 0 or errno; `step` names what failed. */
-static int publish(const cj_store *store, const entry_path *path, const void *bytes, size_t size, const char **step) {
-    char temporary[PATH_MAX];
-    *step = "create a temporary in";
-    int error = temporary_path(path->folder, temporary);
-    if (error != 0) {
-        return error;
-    }
-    /* O_EXCL and O_NOFOLLOW: a file or link planted under the name is refused, never written through. */
-    const int file = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, store->file_mode);
-    if (file < 0) {
-        return errno;
-    }
-    *step = "write a temporary in";
-    error = write_bytes(file, bytes, size);
-    if (close(file) != 0 && error == 0) { /* network file systems report a full disk here */
-        error = errno;
-    }
-    if (error == 0) {
-        *step = "rename a temporary in";
-        error = rename(temporary, path->file) == 0 ? 0 : errno;
-    }
-    if (error != 0) {
-        unlink(temporary);
-    }
-    return error;
-}
-
-static bool refuse(char reason[REASON_SIZE], const char *format, ...) __attribute__((format(printf, 2, 3)));
-static bool refuse(char reason[REASON_SIZE], const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(reason, REASON_SIZE, format, arguments);
-    va_end(arguments);
-    return false;
-}
-
-/* In a place where others can write, the root must be ours before anything is created below it. */
-static bool claim_root(const cj_store *store, char reason[REASON_SIZE]) {
-    if (!store->among_others) {
+bool cj_store_write(cj_store *store, const cj_entry *entry, char reason[CJ_REASON_SIZE]) {
+    if (store->mode == CONVJIT_CACHE_OFF) {
         return true;
     }
-    bool exists;
-    const char *distrusted = distrust(store->root, &exists);
-    if (distrusted == NULL && !exists) {
-        if (mkdir(store->root, PRIVATE_DIRECTORY_MODE) != 0 && errno != EEXIST) {
-            return refuse(reason, "cannot create %.80s: %s", store->root, strerror(errno));
-        }
-        distrusted = distrust(store->root, &exists); /* somebody else may have been faster */
-    }
-    return distrusted == NULL || refuse(reason, "cannot use %.80s: %s", store->root, distrusted);
-}
-
-/* Publishes, and creates the folders when they are missing: before the first store, or deleted while we run. */
-static bool publish_in_folder(const cj_store *store, const entry_path *path, const void *bytes, size_t size,
-                              char reason[REASON_SIZE]) {
-    const char *step = "";
-    int error = ENOENT;
-    for (int attempt = 0; attempt < WRITE_ATTEMPTS && error == ENOENT; attempt++) {
-        if (!claim_root(store, reason)) {
-            return false;
-        }
-        error = publish(store, path, bytes, size, &step);
-        if (error == ENOENT && attempt + 1 < WRITE_ATTEMPTS) {
-            const int folders = make_folders(store, path->folder);
-            if (folders != 0 && folders != ENOENT) {
-                step = "create";
-                error = folders;
-            }
-        }
-    }
-    return error == 0 || refuse(reason, "cannot %s %.80s: %s", step, path->folder, strerror(error));
-}
-
-bool cj_store_write(cj_store *store, const cj_entry *entry, char reason[REASON_SIZE]) {
-    if (store->root[0] == '\0') {
-        return refuse(reason, "%s", store->description);
+    if (!store->has_own) {
+        snprintf(reason, CJ_REASON_SIZE, "%.*s", CJ_REASON_SIZE - 1, store->unwritable);
+        return false;
     }
     size_t size;
     void *bytes = cj_entry_encode(entry, &size);
-    if (bytes == NULL) {
-        return refuse(reason, "memory is used up");
-    }
-    if (size > ENTRY_SIZE_MAX) {
+    if (bytes == NULL || size > CJ_FILE_SIZE_MAX) {
+        snprintf(reason, CJ_REASON_SIZE, "%s", bytes == NULL ? "memory is used up" : "an entry of more than 256 MiB");
         free(bytes);
-        return refuse(reason, "an entry of %zu bytes, more than 256 MiB", size);
+        return false;
     }
-    entry_path path;
-    make_path(store, &entry->key, &path);
-    const bool done = publish_in_folder(store, &path, bytes, size, reason);
+    char name[CJ_DIRECTORY_NAME_MAX];
+    cj_directory_name(&entry->key, ".entry", name);
+    const bool done = cj_directory_publish(&store->own, name, bytes, size, reason);
     free(bytes);
     return done;
 }

@@ -74,7 +74,8 @@ extern "C" {
     X(COMPILE_FAILED, "the compiler refused a kernel; the error text holds its log")                 \
     X(LOAD_FAILED, "the device refused a binary")                                                    \
     X(LAUNCH_FAILED, "the device refused a launch, or an earlier error of this CUDA context stands") \
-    X(INTERNAL, "convjit broke a rule of its own; please report the error text")
+    X(INTERNAL, "convjit broke a rule of its own; please report the error text")                     \
+    X(NOT_CACHED, "the cache does not hold the kernel, and its mode forbids to compile")
 
 typedef enum convjit_status {
 #define CONVJIT_STATUS_ENUM(name, text) CONVJIT_##name,
@@ -188,27 +189,38 @@ typedef struct CUstream_st *convjit_stream;
 /* Called with one line at a time, without the newline; from any thread that calls convjit. */
 typedef void (*convjit_log_fn)(void *user, const char *line);
 
+/* What a context does with its cache. A kernel that this process already holds in memory is used in every mode. */
+typedef enum convjit_cache_mode {
+    CONVJIT_CACHE_DEFAULT, /* what CONVJIT_CACHE_MODE says: normal, cache-only, refresh or off; normal without it */
+    CONVJIT_CACHE_NORMAL,  /* read; compile and store what is missing */
+    CONVJIT_CACHE_ONLY,    /* read; never compile: what is missing is NOT_CACHED. Entries of any compiler build serve */
+    CONVJIT_CACHE_REFRESH, /* compile without reading, and replace what is stored */
+    CONVJIT_CACHE_OFF      /* compile; neither read nor write */
+} convjit_cache_mode;
+
 typedef struct convjit_options {
     size_t struct_size; /* sizeof(convjit_options), set by CONVJIT_OPTIONS_INIT */
     const char *target; /* NULL (default): the device of the current CUDA context. "sm_90a", ...: build for that
                            target into the cache, without a GPU; such layers cannot run. "cpu": run on the host,
                            with host pointers - slow, for development and verification */
-    const char *cache_directory; /* NULL (default): CONVJIT_CACHE_DIR, else the per-user default (see README) */
-    const char *dump_directory;  /* not NULL: each created layer leaves NAME.cu and its binary there; must exist */
-    convjit_log_fn log;          /* NULL (default): no lines, unless CONVJIT_LOG is set (then to standard error) */
+    const char *cache_directory;   /* one, or A:B:C - A is written, all are read in this order; an empty A is the
+                                      per-user default. NULL (default): CONVJIT_CACHE_DIR, else the per-user default */
+    convjit_cache_mode cache_mode; /* default CONVJIT_CACHE_DEFAULT */
+    const char *dump_directory;    /* not NULL: each created layer leaves NAME.cu and its binary there; must exist */
+    convjit_log_fn log;            /* NULL (default): no lines, unless CONVJIT_LOG is set (then to standard error) */
     void *log_user;
 } convjit_options;
 
-#define CONVJIT_OPTIONS_INIT                                                                                     \
-    {                                                                                                            \
-        .struct_size = sizeof(convjit_options), .target = NULL, .cache_directory = NULL, .dump_directory = NULL, \
-        .log = NULL, .log_user = NULL                                                                            \
+#define CONVJIT_OPTIONS_INIT                                                                       \
+    {                                                                                              \
+        .struct_size = sizeof(convjit_options), .target = NULL, .cache_directory = NULL,           \
+        .cache_mode = CONVJIT_CACHE_DEFAULT, .dump_directory = NULL, .log = NULL, .log_user = NULL \
     }
 
-/* Opens a context. options may be NULL for all defaults; strings are copied. Neither compiles nor touches the cache
+/* Opens a context. options may be NULL for all defaults; strings are copied. Neither compiles nor changes the cache
  * directory; opens the CUDA driver when target is NULL, never NVRTC.
- * INVALID_ARGUMENT: NULL out, other struct_size, unknown target. NO_DRIVER, NO_DEVICE: target is NULL and the driver
- * or a current CUDA context is missing. OUT_OF_MEMORY. */
+ * INVALID_ARGUMENT: NULL out, other struct_size, unknown target, a cache option or setting that is none. NO_DRIVER,
+ * NO_DEVICE: target is NULL and the driver or a current CUDA context is missing. OUT_OF_MEMORY. */
 CONVJIT_API convjit_status convjit_open(const convjit_options *options, convjit_context **out);
 
 /* Closes a context and unloads its kernels. Every layer of it must have been destroyed, and no kernel of it may still
@@ -219,7 +231,7 @@ CONVJIT_API void convjit_close(convjit_context *context);
 typedef struct convjit_counters {
     uint64_t memory_hits;    /* layers whose kernel this process already held */
     uint64_t disk_hits;      /* ... was read from the cache directory */
-    uint64_t misses;         /* ... was in neither */
+    uint64_t misses;         /* ... was in neither, or was not to be read */
     uint64_t compiles;       /* compiler runs that succeeded */
     uint64_t corrupt;        /* entries that were damaged or stale, and so counted as misses */
     uint64_t store_failures; /* binaries that could not be written to the cache directory */
@@ -281,9 +293,11 @@ CONVJIT_API convjit_status convjit_layer_line_parse(const char *line, convjit_de
 
 /* Creates a layer: checks the descriptor, plans, then takes the kernel from memory, from disk or from the compiler,
  * and loads it. The only slow call: microseconds, a few milliseconds or about a second. Blocks; illegal during stream
- * capture; `desc` is not kept. A cache that cannot be read or written never fails a create.
+ * capture; `desc` is not kept. A cache that cannot be read or written never fails a create: the kernel is compiled and
+ * kept in memory, the failure is counted and logged once.
  * INVALID_ARGUMENT, INVALID_LAYER, UNSUPPORTED, OUT_OF_MEMORY, NO_COMPILER (not in the cache, and no NVRTC),
- * COMPILE_FAILED, LOAD_FAILED, NO_DEVICE (another CUDA context is current than at convjit_open). */
+ * NOT_CACHED (CONVJIT_CACHE_ONLY; the text has layer line and key), COMPILE_FAILED, LOAD_FAILED, NO_DEVICE (another
+ * CUDA context is current than at convjit_open). */
 CONVJIT_API convjit_status convjit_layer_create(convjit_context *context, const convjit_desc *desc,
                                                 convjit_layer **out);
 

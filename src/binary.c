@@ -8,7 +8,7 @@
  * A build that fails takes its node out of the table and hands its error to those who wait for it. They do not try
  * again themselves: the same source would fail the same way, and each of N waiters would fail for all others in turn.
  * The next request starts afresh, so a compiler that was missing may have come. Thus every call builds or waits once,
- * at most.
+ * at most; only a wait that ends with NOT_CACHED says nothing to another context.
  *
  * What counts (convjit_counters), once a call of cj_binary_get: memory hit (the wait for another's build included),
  * disk hit, or miss; nothing for a wait that ends with the builder's error. An entry that is damaged, stale or refused
@@ -105,14 +105,16 @@ static bool warn_first(cj_counters *counters, const cj_key *key) {
     return true;
 }
 
-/* Counts a bad entry; one line a key, for an entry that cannot be replaced is met at every create. */
-static void count_corrupt(cj_counters *counters, const cj_log *log, const cj_key *key, const char *reason) {
+/* Counts a bad entry; one line a key, for an entry that cannot be replaced is met at every create. `instead`: what is
+ * done about it. */
+static void count_corrupt(cj_counters *counters, const cj_log *log, const cj_key *key, const char *reason,
+                          const char *instead) {
     pthread_mutex_lock(&counters->lock);
     counters->counts.corrupt++;
     const bool first = warn_first(counters, key);
     pthread_mutex_unlock(&counters->lock);
     if (first) {
-        cj_log_line(log, "cache: entry %s not used: %s; built anew", key->hex, reason);
+        cj_log_line(log, "cache: entry %s not used: %s; %s", key->hex, reason, instead);
     }
 }
 
@@ -247,36 +249,28 @@ static convjit_status make_key(const cj_request *request, cj_key *out) {
     return CONVJIT_SUCCESS;
 }
 
-/* A sound entry of this key may still be of no use: made by another compiler build (key.c tells why the build is
- * compared here), or for another launch than the plan's, where host and kernel have parted without a new key. */
-static bool is_stale(const build *job, const cj_entry *entry, char *reason, size_t size) {
-    char id[CJ_COMPILER_ID_MAX];
-    if (job->compiler->is_open(id) && strcmp(id, entry->compiler) != 0) {
-        snprintf(reason, size, "built by %s, the compiler in use is %s", entry->compiler, id);
-        return true;
-    }
-    if (entry->threads != job->request->threads || entry->shared_bytes != job->request->shared_bytes) {
-        snprintf(reason, size, "made for %u threads and %u bytes of shared memory, the plan wants %u and %u",
-                 entry->threads, entry->shared_bytes, job->request->threads, job->request->shared_bytes);
-        return true;
-    }
-    return false;
-}
+static const char not_built[] = "not built anew, the cache mode is cache-only";
 
-/* Takes the binary from disk. false is a miss, counted if the entry was bad. */
-static bool take_from_disk(const build *job, cj_binary *out) {
+/* Takes the binary from disk. false is a miss; `reason` says what was wrong with an entry, and is empty where there was
+ * none. The build of a compiler counts only where one may be used (key.c tells why it is compared here). */
+static bool take_from_disk(const build *job, cj_binary *out, char *reason, size_t size) {
+    char id[CJ_COMPILER_ID_MAX];
+    const bool only = cj_store_mode(job->store) == CONVJIT_CACHE_ONLY;
+    const cj_wanted wanted = {.key = out->key,
+                              .target = job->request->target->name,
+                              .compiler = !only && job->compiler->is_open(id) ? id : NULL,
+                              .threads = job->request->threads,
+                              .shared_bytes = job->request->shared_bytes};
     cj_read read;
-    const cj_read_result result = cj_store_read(job->store, &out->key, job->request->target->name, &read);
-    if (result == CJ_READ_BAD) {
-        count_corrupt(job->counters, job->log, &out->key, read.reason);
+    const bool hit = cj_store_read(job->store, &wanted, &read) == CJ_READ_HIT;
+    if (read.reason[0] != '\0') {
+        count_corrupt(job->counters, job->log, &out->key, read.reason,
+                      hit    ? "another directory has it"
+                      : only ? not_built
+                             : "built anew");
     }
-    if (result != CJ_READ_HIT) {
-        return false;
-    }
-    char reason[3 * CJ_COMPILER_ID_MAX];
-    if (is_stale(job, &read.entry, reason, sizeof reason)) {
-        count_corrupt(job->counters, job->log, &out->key, reason);
-        free(read.bytes);
+    snprintf(reason, size, "%s", read.reason);
+    if (!hit) {
         return false;
     }
     snprintf(out->compiler, sizeof out->compiler, "%s", read.entry.compiler);
@@ -315,16 +309,26 @@ static void store(const build *job, const cj_binary *binary) {
                             .shared_bytes = job->request->shared_bytes,
                             .binary = binary->blob.data,
                             .binary_size = binary->blob.size};
-    char reason[160];
+    char reason[CJ_REASON_SIZE];
     if (!cj_store_write(job->store, &entry, reason)) {
         count_store_failure(job->counters, job->log, reason);
     }
 }
 
+/* What a miss is where nothing may be compiled. `reason` is empty where no entry was found. */
+static convjit_status refuse_to_compile(const build *job, const cj_key *key, const char *reason) {
+    return cj_fail(CONVJIT_NOT_CACHED,
+                   "key %s for %s is %s the cache, whose mode is cache-only: %s; convjit warm puts it there", key->hex,
+                   job->request->target->name, reason[0] != '\0' ? "of no use in" : "not in",
+                   reason[0] != '\0' ? reason : cj_store_describe(job->store));
+}
+
 /* Compiles for a node of ours. Those who wait get the binary before it is written to disk. */
-static convjit_status compile_node(const build *job, node *built) {
+static convjit_status compile_node(const build *job, node *built, const char *reason) {
     count(job->counters, &job->counters->counts.misses);
-    const convjit_status status = finish_node(built, compile(job, &built->binary));
+    const bool only = cj_store_mode(job->store) == CONVJIT_CACHE_ONLY;
+    const convjit_status status =
+        finish_node(built, only ? refuse_to_compile(job, &built->binary.key, reason) : compile(job, &built->binary));
     if (status == CONVJIT_SUCCESS) {
         store(job, &built->binary);
     }
@@ -346,21 +350,23 @@ const char *cj_origin_name(cj_origin origin) {
     return "unknown";
 }
 
-/* One reference to the node of a key. `ours`: it is new, and this thread has to build and finish it. */
+/* One reference to the node of a key. `ours`: it is new, and this thread has to build and finish it. What another
+ * context's cache lacks may be in ours, or we may compile: then it is our turn. */
 static convjit_status get_node(const cj_key *key, node **out, bool *ours) {
     convjit_status status = CONVJIT_SUCCESS;
     pthread_mutex_lock(&table_lock);
-    *out = find_node(key);
-    *ours = *out == NULL;
-    if (*ours) {
-        *out = add_node(key);
-        if (*out == NULL) {
-            status = cj_fail(CONVJIT_OUT_OF_MEMORY, "memory for the table of binaries is used up");
+    do {
+        *out = find_node(key);
+        *ours = *out == NULL;
+        if (*ours) {
+            *out = add_node(key);
+            status = *out != NULL ? CONVJIT_SUCCESS
+                                  : cj_fail(CONVJIT_OUT_OF_MEMORY, "memory for the table of binaries is used up");
+        } else {
+            (*out)->references++;
+            status = wait_for_node(*out);
         }
-    } else {
-        (*out)->references++;
-        status = wait_for_node(*out);
-    }
+    } while (status == CONVJIT_NOT_CACHED);
     pthread_mutex_unlock(&table_lock);
     return status;
 }
@@ -371,18 +377,19 @@ convjit_status cj_binary_get(const cj_request *request, cj_store *store, cj_coun
     cj_key key;
     node *found;
     bool ours;
+    char reason[sizeof(((cj_read *)NULL)->reason)];
     CJ_TRY(make_key(request, &key));
     CJ_TRY(get_node(&key, &found, &ours));
     if (!ours) {
         count(counters, &counters->counts.memory_hits);
         *origin = CJ_ORIGIN_MEMORY;
-    } else if (take_from_disk(&job, &found->binary)) {
+    } else if (take_from_disk(&job, &found->binary, reason, sizeof reason)) {
         count(counters, &counters->counts.disk_hits);
         *origin = CJ_ORIGIN_DISK;
         finish_node(found, CONVJIT_SUCCESS);
     } else {
         *origin = CJ_ORIGIN_COMPILER;
-        CJ_TRY(compile_node(&job, found));
+        CJ_TRY(compile_node(&job, found, reason));
     }
     *out = &found->binary;
     return CONVJIT_SUCCESS;
@@ -394,7 +401,10 @@ convjit_status cj_binary_rebuild(const cj_request *request, cj_binary *refused, 
                                  const cj_log *log, cj_binary **out) {
     const build job = {request, cj_target_compiler(request->target), store, counters, log};
     const cj_key key = refused->key;
-    node *old = (node *)refused; /* its first member */
+    const bool only = cj_store_mode(store) == CONVJIT_CACHE_ONLY;
+    char reason[512];
+    snprintf(reason, sizeof reason, "%s", convjit_last_error()); /* the device's words */
+    node *old = (node *)refused;                                 /* its first member */
     pthread_mutex_lock(&table_lock);
     remove_node(old);
     drop_node(old);
@@ -404,8 +414,8 @@ convjit_status cj_binary_rebuild(const cj_request *request, cj_binary *refused, 
     bool ours;
     CJ_TRY(get_node(&key, &found, &ours));
     if (ours) {
-        count_corrupt(counters, log, &key, "the device refused the binary");
-        CJ_TRY(compile_node(&job, found));
+        count_corrupt(counters, log, &key, "the device refused the binary", only ? not_built : "built anew");
+        CJ_TRY(compile_node(&job, found, reason));
     }
     *out = &found->binary;
     return CONVJIT_SUCCESS;

@@ -82,12 +82,12 @@ convjit_status convjit_open(const convjit_options *options, convjit_context **ou
     CJ_RETURN_IF(!context, CONVJIT_OUT_OF_MEMORY, "open failed: no memory for a context");
     pthread_mutex_init(&context->lock, NULL);
     context->log = (cj_log){options->log, options->log_user};
-    context->store = cj_store_open(options->cache_directory);
     context->counters = cj_counters_create();
     context->dump_directory = options->dump_directory ? strdup(options->dump_directory) : NULL;
-    const bool complete = context->store && context->counters && (context->dump_directory || !options->dump_directory);
-    const convjit_status status = complete ? open_target(context, options->target)
-                                           : cj_fail(CONVJIT_OUT_OF_MEMORY, "open failed: no memory for a context");
+    const bool complete = context->counters && (context->dump_directory || !options->dump_directory);
+    convjit_status status =
+        complete ? cj_store_open(options, &context->store) : cj_fail(CONVJIT_OUT_OF_MEMORY, "no memory for a context");
+    status = status == CONVJIT_SUCCESS ? open_target(context, options->target) : cj_fail_prefix(status, "open failed");
     if (status != CONVJIT_SUCCESS) {
         convjit_close(context);
         return status;
@@ -121,13 +121,15 @@ convjit_counters convjit_get_counters(const convjit_context *context) {
 }
 
 void convjit_get_environment(const convjit_context *context, convjit_environment *out) {
-    cj_store *store = context ? NULL : cj_store_open(NULL);
-    cj_environment_fill(context ? &context->target : NULL,
-                        context ? cj_store_describe(context->store)
-                        : store ? cj_store_describe(store)
-                                : "none",
+    const convjit_options defaults = CONVJIT_OPTIONS_INIT;
+    cj_store *own = NULL;
+    const cj_store *store = context ? context->store : NULL;
+    if (!context && cj_store_open(&defaults, &own) == CONVJIT_SUCCESS) {
+        store = own;
+    }
+    cj_environment_fill(context ? &context->target : NULL, store ? cj_store_describe(store) : convjit_last_error(),
                         out);
-    cj_store_close(store);
+    cj_store_close(own);
 }
 
 /* ---- questions ---- */

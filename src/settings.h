@@ -3,18 +3,19 @@
 #ifndef CJ_SETTINGS_H
 #define CJ_SETTINGS_H
 
-#define CJ_SETTINGS_LIST(X)                                                                                     \
-    X(CACHE_DIR, "CONVJIT_CACHE_DIR", "cache directory, instead of the per-user default")                       \
-    X(XDG_CACHE_HOME, "XDG_CACHE_HOME", "absolute path whose convjit/ is the per-user cache directory")         \
-    X(HOME, "HOME", "absolute path whose .cache/convjit/ it is otherwise")                                      \
-    X(TMPDIR, "TMPDIR", "place for temporary files, instead of /tmp; of the cache where HOME is missing")       \
-    X(NVRTC, "CONVJIT_NVRTC", "path of the NVRTC library, instead of the searched names")                       \
-    X(CUDA_HOME, "CUDA_HOME", "CUDA toolkit whose lib64 is searched for NVRTC")                                 \
-    X(CUDA_PATH, "CUDA_PATH", "the same, after CUDA_HOME")                                                      \
-    X(DRIVER, "CONVJIT_DRIVER", "path of the CUDA driver library, instead of libcuda.so.1")                     \
-    X(CXX, "CONVJIT_CXX", "host C++ compiler of the target cpu, instead of c++")                                \
-    X(CXXFLAGS, "CONVJIT_CXXFLAGS", "more options for that compiler, separated by spaces (-fsanitize=address)") \
-    X(FAMILY, "CONVJIT_FAMILY", "use this family only (tests, benchmarks): layers it refuses are unsupported")  \
+#define CJ_SETTINGS_LIST(X)                                                                                      \
+    X(CACHE_DIR, "CONVJIT_CACHE_DIR", "cache directory; A:B:C: A is written, B and C are only read")             \
+    X(CACHE_MODE, "CONVJIT_CACHE_MODE", "normal, cache-only (never compile), refresh (compile anew) or off")     \
+    X(XDG_CACHE_HOME, "XDG_CACHE_HOME", "absolute path whose convjit/ is the per-user cache directory")          \
+    X(HOME, "HOME", "absolute path whose .cache/convjit/ it is otherwise")                                       \
+    X(TMPDIR, "TMPDIR", "place for temporary files, instead of /tmp; of the cache where HOME cannot be written") \
+    X(NVRTC, "CONVJIT_NVRTC", "path of the NVRTC library, instead of the searched names")                        \
+    X(CUDA_HOME, "CUDA_HOME", "CUDA toolkit whose lib64 is searched for NVRTC")                                  \
+    X(CUDA_PATH, "CUDA_PATH", "the same, after CUDA_HOME")                                                       \
+    X(DRIVER, "CONVJIT_DRIVER", "path of the CUDA driver library, instead of libcuda.so.1")                      \
+    X(CXX, "CONVJIT_CXX", "host C++ compiler of the target cpu, instead of c++")                                 \
+    X(CXXFLAGS, "CONVJIT_CXXFLAGS", "more options for that compiler, separated by spaces (-fsanitize=address)")  \
+    X(FAMILY, "CONVJIT_FAMILY", "use this family only (tests, benchmarks): layers it refuses are unsupported")   \
     X(LOG, "CONVJIT_LOG", "1: one line a created layer, and every warning, to standard error")
 
 typedef enum cj_setting {

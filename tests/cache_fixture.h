@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cache/store.h"
@@ -19,6 +21,7 @@ static char folder[TESTING_PATH_MAX]; /* private to the test; removed at its end
 static inline void enter(void) {
     cr_assert(testing_folder_make(folder));
     unsetenv("CONVJIT_CACHE_DIR");
+    unsetenv("CONVJIT_CACHE_MODE");
     unsetenv("XDG_CACHE_HOME");
     setenv("HOME", folder, 1);
     setenv("TMPDIR", folder, 1);
@@ -63,10 +66,40 @@ static inline const char *entry_file(const char *root, const cj_key *key) {
     return path;
 }
 
-static inline cj_store *open_store(const char *directory) {
-    cj_store *store = cj_store_open(directory);
-    cr_assert(store != NULL);
+static inline cj_store *open_store_in(const char *directory, convjit_cache_mode mode) {
+    convjit_options options = CONVJIT_OPTIONS_INIT;
+    options.cache_directory = directory;
+    options.cache_mode = mode;
+    cj_store *store;
+    cr_assert_eq(cj_store_open(&options, &store), CONVJIT_SUCCESS, "%s", convjit_last_error());
     return store;
+}
+
+static inline cj_store *open_store(const char *directory) {
+    return open_store_in(directory, CONVJIT_CACHE_DEFAULT);
+}
+
+/* Asks for this very entry. */
+static inline cj_read_result read_store(cj_store *store, const cj_entry *entry, cj_read *out) {
+    const cj_wanted wanted = {
+        .key = entry->key, .target = entry->target, .threads = entry->threads, .shared_bytes = entry->shared_bytes};
+    return cj_store_read(store, &wanted, out);
+}
+
+/* The entry of a key, of whatever launch and compiler; false where there is no sound one. */
+static inline bool read_file_of(const char *root, const cj_key *key, cj_read *out) {
+    FILE *file = fopen(entry_file(root, key), "rb");
+    if (file == NULL) {
+        return false;
+    }
+    out->bytes = malloc(1 << 20);
+    const size_t size = fread(out->bytes, 1, 1 << 20, file);
+    fclose(file);
+    const char *fault = cj_entry_decode(out->bytes, size, &out->entry);
+    if (fault != NULL) {
+        free(out->bytes);
+    }
+    return fault == NULL;
 }
 
 static inline void write_ok(cj_store *store, const cj_entry *entry) {
@@ -76,7 +109,7 @@ static inline void write_ok(cj_store *store, const cj_entry *entry) {
 
 static inline void expect_hit(cj_store *store, const cj_entry *entry) {
     cj_read read;
-    const cj_read_result result = cj_store_read(store, &entry->key, entry->target, &read);
+    const cj_read_result result = read_store(store, entry, &read);
     cr_assert_eq(result, CJ_READ_HIT, "%d %s", result, read.reason);
     cr_expect_eq(read.entry.binary_size, entry->binary_size);
     cr_expect_arr_eq(read.entry.binary, entry->binary, entry->binary_size);
@@ -85,7 +118,7 @@ static inline void expect_hit(cj_store *store, const cj_entry *entry) {
 
 static inline void expect_absent(cj_store *store, const cj_entry *entry) {
     cj_read read;
-    cr_expect_eq(cj_store_read(store, &entry->key, entry->target, &read), CJ_READ_ABSENT);
+    cr_expect_eq(read_store(store, entry, &read), CJ_READ_ABSENT);
     cr_expect(read.bytes == NULL);
 }
 
@@ -112,6 +145,17 @@ static inline int count_files(const char *path) {
         closedir(directory);
     }
     return count - 2; /* . and .. */
+}
+
+/* User 0 is bound by no permission: becomes another user for the test. */
+static inline bool become_ordinary(void) {
+    chmod(folder, 0777);
+    return geteuid() != 0 || seteuid(65534) == 0;
+}
+
+static inline void become_oneself(void) {
+    cr_assert_eq(seteuid(getuid()), 0);
+    prctl(PR_SET_DUMPABLE, 1); /* LeakSanitizer has to attach to us */
 }
 
 #endif

@@ -65,6 +65,7 @@ class Options(ctypes.Structure):
         ("struct_size", c_size_t),
         ("target", c_char_p),
         ("cache_directory", c_char_p),
+        ("cache_mode", c_int),
         ("dump_directory", c_char_p),
         ("log", LogFunction),
         ("log_user", c_void_p),
