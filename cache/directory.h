@@ -4,10 +4,11 @@
  * cache.
  *
  *   ROOT/ab/cdef....entry            the binary of a key (entry.h)
+ *   ROOT/trim.lock                   held by who trims; its time is that of the last trim
  *   ROOT/ab/HOST-PID-RANDOM.tmp      being written
  *   ROOT/CACHEDIR.TAG                tells backup programs to pass by (https://bford.info/cachedir/)
  *
- * Nothing else in ROOT is ours. */
+ * Nothing else in ROOT is ours: it is neither listed nor removed. */
 #ifndef CJ_DIRECTORY_H
 #define CJ_DIRECTORY_H
 

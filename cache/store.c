@@ -15,8 +15,15 @@
 
 #include "settings.h"
 #include "status.h"
+#include "trim.h"
 
-enum { OTHERS_MAX = 7, PRIVATE_DIRECTORY_MODE = 0700, PRIVATE_FILE_MODE = 0600 };
+enum {
+    OTHERS_MAX = 7,
+    PRIVATE_DIRECTORY_MODE = 0700,
+    PRIVATE_FILE_MODE = 0600,
+    GROWN_PART = 16 /* of the size limit: what a process may write until it looks at the directory again */
+};
+static const char default_size[] = "4G"; /* some ten thousand kernels */
 
 struct cj_store {
     convjit_cache_mode mode;
@@ -24,6 +31,9 @@ struct cj_store {
     cj_directory own;
     cj_directory others[OTHERS_MAX];
     size_t other_count;
+    uint64_t size_limit;       /* bytes; 0: none */
+    atomic_ullong unlooked_at; /* bytes written since the own directory was last trimmed */
+    atomic_bool has_written;
     char unwritable[256];
     char description[1024];
 };
@@ -196,10 +206,35 @@ static convjit_status choose_mode(cj_store *store, convjit_cache_mode wanted) {
     return CONVJIT_SUCCESS;
 }
 
+/* A whole number, and perhaps K, M, G or T behind it. */
+static bool read_size(const char *text, uint64_t *out) {
+    static const char units[] = "KMGT";
+    char *end = NULL;
+    errno = 0;
+    *out = strtoull(text, &end, 10);
+    const char *unit = *end != '\0' ? strchr(units, *end) : NULL;
+    const int shift = unit != NULL ? 10 * (int)(unit - units + 1) : 0;
+    const bool fits = errno == 0 && *out <= UINT64_MAX >> shift;
+    *out <<= shift;
+    return fits && text[0] >= '0' && text[0] <= '9' && end[unit != NULL] == '\0';
+}
+
+static convjit_status choose_size(cj_store *store, const char *wanted) {
+    const char *setting = cj_setting_get(CJ_SETTING_CACHE_SIZE);
+    const char *text = wanted != NULL ? wanted : setting != NULL ? setting : default_size;
+    CJ_RETURN_IF(!read_size(text, &store->size_limit), CONVJIT_INVALID_ARGUMENT,
+                 "%s is \"%.40s\", must be a number of bytes, with K, M, G or T behind it if wanted; 0 is no limit",
+                 wanted != NULL ? "cache_size" : cj_setting_variable(CJ_SETTING_CACHE_SIZE), text);
+    return CONVJIT_SUCCESS;
+}
+
 convjit_status cj_store_open(const convjit_options *options, cj_store **out) {
     cj_store *store = calloc(1, sizeof *store);
     CJ_RETURN_IF(store == NULL, CONVJIT_OUT_OF_MEMORY, "no memory for the cache");
     convjit_status status = choose_mode(store, options->cache_mode);
+    if (status == CONVJIT_SUCCESS) {
+        status = choose_size(store, options->cache_size);
+    }
     if (status == CONVJIT_SUCCESS) {
         status = choose_directories(store, options->cache_directory);
     }
@@ -221,6 +256,10 @@ convjit_cache_mode cj_store_mode(const cj_store *store) {
 
 const char *cj_store_describe(const cj_store *store) {
     return store->description;
+}
+
+uint64_t cj_store_size_limit(const cj_store *store) {
+    return store->size_limit;
 }
 
 const cj_directory *cj_store_own(const cj_store *store) {
@@ -311,6 +350,19 @@ cj_read_result cj_store_read(cj_store *store, const cj_wanted *wanted, cj_read *
 
 /* -------------------------------------------------------------------------------------------------------- write --- */
 
+/* After a write: the first of this process, which may be the only one, and then whenever it has written much. Thus the
+ * limit may be passed by a sixteenth for each process that writes. */
+static void keep_within_limit(cj_store *store, size_t size) {
+    const unsigned long long unlooked_at = atomic_fetch_add(&store->unlooked_at, size) + size;
+    const bool first = !atomic_exchange(&store->has_written, true);
+    const bool grown = store->size_limit > 0 && unlooked_at > store->size_limit / GROWN_PART;
+    if (first || grown) {
+        convjit_cache_totals ignored;
+        atomic_store(&store->unlooked_at, 0);
+        (void)cj_trim(&store->own, store->size_limit, grown ? CJ_TRIM_GROWN : CJ_TRIM_WRITTEN, NULL, NULL, &ignored);
+    }
+}
+
 bool cj_store_write(cj_store *store, const cj_entry *entry, char reason[CJ_REASON_SIZE]) {
     if (store->mode == CONVJIT_CACHE_OFF) {
         return true;
@@ -330,5 +382,8 @@ bool cj_store_write(cj_store *store, const cj_entry *entry, char reason[CJ_REASO
     cj_directory_name(&entry->key, ".entry", name);
     const bool done = cj_directory_publish(&store->own, name, bytes, size, reason);
     free(bytes);
+    if (done) {
+        keep_within_limit(store, size);
+    }
     return done;
 }

@@ -22,6 +22,9 @@ convjit_cache_mode cj_store_mode(const cj_store *store);
 /* The directories and where the choice came from ("... (CONVJIT_CACHE_DIR)"), or why there is none. */
 const char *cj_store_describe(const cj_store *store);
 
+/* In bytes; 0: none. */
+uint64_t cj_store_size_limit(const cj_store *store);
+
 /* The directory that is written, NULL if there is none; those behind it, which are only read. */
 const cj_directory *cj_store_own(const cj_store *store);
 const cj_directory *cj_store_others(const cj_store *store, size_t *count);

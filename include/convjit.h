@@ -206,15 +206,17 @@ typedef struct convjit_options {
     const char *cache_directory;   /* one, or A:B:C - A is written, all are read in this order; an empty A is the
                                       per-user default. NULL (default): CONVJIT_CACHE_DIR, else the per-user default */
     convjit_cache_mode cache_mode; /* default CONVJIT_CACHE_DEFAULT */
-    const char *dump_directory;    /* not NULL: each created layer leaves NAME.cu and its binary there; must exist */
-    convjit_log_fn log;            /* NULL (default): no lines, unless CONVJIT_LOG is set (then to standard error) */
+    const char *cache_size; /* limit of the written directory in bytes, "512M"; "0" is none. What was not used for the
+                               longest goes first. NULL (default): CONVJIT_CACHE_SIZE, else 4G */
+    const char *dump_directory; /* not NULL: each created layer leaves NAME.cu and its binary there; must exist */
+    convjit_log_fn log;         /* NULL (default): no lines, unless CONVJIT_LOG is set (then to standard error) */
     void *log_user;
 } convjit_options;
 
-#define CONVJIT_OPTIONS_INIT                                                                       \
-    {                                                                                              \
-        .struct_size = sizeof(convjit_options), .target = NULL, .cache_directory = NULL,           \
-        .cache_mode = CONVJIT_CACHE_DEFAULT, .dump_directory = NULL, .log = NULL, .log_user = NULL \
+#define CONVJIT_OPTIONS_INIT                                                                                           \
+    {                                                                                                                  \
+        .struct_size = sizeof(convjit_options), .target = NULL, .cache_directory = NULL,                               \
+        .cache_mode = CONVJIT_CACHE_DEFAULT, .cache_size = NULL, .dump_directory = NULL, .log = NULL, .log_user = NULL \
     }
 
 /* Opens a context. options may be NULL for all defaults; strings are copied. Neither compiles nor changes the cache
@@ -239,6 +241,15 @@ typedef struct convjit_counters {
 } convjit_counters;
 
 CONVJIT_API convjit_counters convjit_get_counters(const convjit_context *context);
+
+/* What a cache directory holds, and what was removed from it. */
+typedef struct convjit_cache_totals {
+    uint64_t files; /* before */
+    uint64_t bytes;
+    uint64_t removed; /* of these files */
+    uint64_t removed_bytes;
+    uint64_t temporaries; /* removed, of writers that were killed; not among the files */
+} convjit_cache_totals;
 
 /* What was found on this machine; for `convjit info` and bug reports. Looks for the driver and NVRTC, so it may take a
  * while. Strings are always terminated; a part that is missing says why in its text. */

@@ -66,6 +66,7 @@ class Options(ctypes.Structure):
         ("target", c_char_p),
         ("cache_directory", c_char_p),
         ("cache_mode", c_int),
+        ("cache_size", c_char_p),
         ("dump_directory", c_char_p),
         ("log", LogFunction),
         ("log_user", c_void_p),
