@@ -149,13 +149,14 @@ int cj_directory_read(const cj_directory *from, const char *name, bool keep_youn
 
 /* ------------------------------------------------------------------------------------------------------ folders --- */
 
-/* Is there nothing in the root but the two-letter folders of a cache? A directory that was there before us, with other
- * things in it, is not to be left out of backups. */
+/* Is there nothing in the root but the two-letter folders and the locks of a cache? A directory that was there before
+ * us, with other things in it, is not to be left out of backups. */
 static bool holds_only_ours(const char *root) {
     DIR *listing = opendir(root);
     bool only_ours = listing != NULL;
     for (const struct dirent *at; only_ours && (at = readdir(listing)) != NULL;) {
         only_ours = strcmp(at->d_name, ".") == 0 || strcmp(at->d_name, "..") == 0 ||
+                    strcmp(at->d_name, "build.lock") == 0 || strcmp(at->d_name, "trim.lock") == 0 ||
                     (strlen(at->d_name) == 2 && strspn(at->d_name, "0123456789abcdef") == 2);
     }
     if (listing != NULL) {
@@ -226,6 +227,25 @@ static bool claim_root(const cj_directory *root, char reason[CJ_REASON_SIZE]) {
         distrusted = cj_directory_distrust(root->path, &exists); /* somebody else may have been faster */
     }
     return distrusted == NULL || refuse(reason, "cannot use %.80s: %s", root->path, distrusted);
+}
+
+int cj_directory_open_lock(const cj_directory *of, const char *name, bool make_directory) {
+    char path[PATH_MAX];
+    char ignored[CJ_REASON_SIZE];
+    bool exists;
+    const bool ours = make_directory     ? claim_root(of, ignored)
+                      : of->among_others ? cj_directory_distrust(of->path, &exists) == NULL
+                                         : true;
+    if (!ours) {
+        return -1;
+    }
+    cj_directory_path(of, name, path);
+    const int flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
+    int file = open(path, flags, of->file_mode);
+    if (file < 0 && errno == ENOENT && make_directory && make_folders(of, of->path) == 0) {
+        file = open(path, flags, of->file_mode);
+    }
+    return file;
 }
 
 /* ------------------------------------------------------------------------------------------------------ publish --- */

@@ -4,6 +4,7 @@
  * cache.
  *
  *   ROOT/ab/cdef....entry            the binary of a key (entry.h)
+ *   ROOT/build.lock                  empty; who compiles locks a byte of it (claim.c)
  *   ROOT/trim.lock                   held by who trims; its time is that of the last trim
  *   ROOT/ab/HOST-PID-RANDOM.tmp      being written
  *   ROOT/CACHEDIR.TAG                tells backup programs to pass by (https://bford.info/cachedir/)
@@ -48,6 +49,10 @@ int cj_directory_check_writable(const cj_directory *of);
  * EINVAL for what is no regular file, EFBIG above CJ_FILE_SIZE_MAX. keep_young: a file that was not used for an hour
  * gets the present time, so that its age tells when it was last used. Takes no lock, lists nothing. */
 int cj_directory_read(const cj_directory *from, const char *name, bool keep_young, void **bytes, size_t *size);
+
+/* Opens a file of the root to lock it, made where it is missing; -1 where that cannot be, or the directory is missing
+ * and not to be made. */
+int cj_directory_open_lock(const cj_directory *of, const char *name, bool make_directory);
 
 /* Publishes a file: a private temporary, then one rename. Creates the directory where it is missing. False with the
  * reason. */

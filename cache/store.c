@@ -350,6 +350,14 @@ cj_read_result cj_store_read(cj_store *store, const cj_wanted *wanted, cj_read *
 
 /* -------------------------------------------------------------------------------------------------------- write --- */
 
+cj_claim_result cj_store_claim(const cj_store *store, const cj_key *key, int wait_ms, cj_claim *out) {
+    out->file = -1;
+    if (!store->has_own || store->mode == CONVJIT_CACHE_OFF) {
+        return CJ_CLAIM_NONE;
+    }
+    return cj_claim_take(&store->own, key, wait_ms, out);
+}
+
 /* After a write: the first of this process, which may be the only one, and then whenever it has written much. Thus the
  * limit may be passed by a sixteenth for each process that writes. */
 static void keep_within_limit(cj_store *store, size_t size) {

@@ -4,8 +4,8 @@
 
 #include <stdbool.h>
 
+#include "claim.h"
 #include "convjit.h"
-#include "directory.h"
 #include "entry.h"
 
 typedef struct cj_store cj_store;
@@ -51,6 +51,9 @@ typedef struct cj_read {
     char reason[512];
 } cj_read;
 cj_read_result cj_store_read(cj_store *store, const cj_wanted *wanted, cj_read *out);
+
+/* Claims a key that was missed, for who will build and write it (claim.h). Wait at most so long. */
+cj_claim_result cj_store_claim(const cj_store *store, const cj_key *key, int wait_ms, cj_claim *out);
 
 /* Publishes an entry, and keeps the directory within its size limit. false with the reason; never fatal. */
 bool cj_store_write(cj_store *store, const cj_entry *entry, char reason[CJ_REASON_SIZE]);

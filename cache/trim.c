@@ -37,13 +37,7 @@ static bool is_due(int lock) {
 
 /* The lock's file, locked; -1 where this is not the time, or somebody else is at it. */
 static int take_lock(const cj_directory *directory, cj_trim_occasion occasion) {
-    char path[PATH_MAX];
-    bool exists;
-    if (directory->among_others && cj_directory_distrust(directory->path, &exists) != NULL) {
-        return -1;
-    }
-    cj_directory_path(directory, lock_name, path);
-    const int lock = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, directory->file_mode);
+    const int lock = cj_directory_open_lock(directory, lock_name, false);
     if (lock < 0) {
         return -1;
     }

@@ -5,6 +5,9 @@
  * was built is used from memory, never read back: on a network file system the file just renamed may not be visible
  * yet.
  *
+ * Processes keep apart by claims (cache/claim.c), as long as they can: a claim that is not given in time, or not to be
+ * had, only means that two processes build the same.
+ *
  * A build that fails takes its node out of the table and hands its error to those who wait for it. They do not try
  * again themselves: the same source would fail the same way, and each of N waiters would fail for all others in turn.
  * The next request starts afresh, so a compiler that was missing may have come. Thus every call builds or waits once,
@@ -249,10 +252,14 @@ static convjit_status make_key(const cj_request *request, cj_key *out) {
     return CONVJIT_SUCCESS;
 }
 
+/* Another process that builds a key is waited for without a word, and then with one. A build takes a second or two; a
+ * process that stopped in the middle of one must not stop us for ever. */
+enum { SILENT_WAIT_MS = 3000, LONGEST_WAIT_MS = 30000 };
+
 static const char not_built[] = "not built anew, the cache mode is cache-only";
 
-/* Takes the binary from disk. false is a miss; `reason` says what was wrong with an entry, and is empty where there was
- * none. The build of a compiler counts only where one may be used (key.c tells why it is compared here). */
+/* Takes the binary from disk. false is a miss; `reason` says what was wrong with an entry of this key, and is empty
+ * where nothing was. The compiler's build counts only where one may be used (key.c tells why it is compared here). */
 static bool take_from_disk(const build *job, cj_binary *out, char *reason, size_t size) {
     char id[CJ_COMPILER_ID_MAX];
     const bool only = cj_store_mode(job->store) == CONVJIT_CACHE_ONLY;
@@ -263,12 +270,6 @@ static bool take_from_disk(const build *job, cj_binary *out, char *reason, size_
                               .shared_bytes = job->request->shared_bytes};
     cj_read read;
     const bool hit = cj_store_read(job->store, &wanted, &read) == CJ_READ_HIT;
-    if (read.reason[0] != '\0') {
-        count_corrupt(job->counters, job->log, &out->key, read.reason,
-                      hit    ? "another directory has it"
-                      : only ? not_built
-                             : "built anew");
-    }
     snprintf(reason, size, "%s", read.reason);
     if (!hit) {
         return false;
@@ -371,25 +372,58 @@ static convjit_status get_node(const cj_key *key, node **out, bool *ours) {
     return status;
 }
 
+/* Claims the key among processes. True if another one may have stored it meanwhile. */
+static bool claim(const build *job, const cj_key *key, cj_claim *out) {
+    cj_claim_result result = cj_store_claim(job->store, key, SILENT_WAIT_MS, out);
+    if (result == CJ_CLAIM_BUSY) {
+        cj_log_line(job->log, "cache: waiting for another process that builds %s, for %d s at most", key->hex,
+                    LONGEST_WAIT_MS / 1000);
+        result = cj_store_claim(job->store, key, LONGEST_WAIT_MS, out);
+        return true;
+    }
+    return result == CJ_CLAIM_AFTER_OTHERS;
+}
+
+/* Disk, then compiler, for a node of ours. What another process stored while we waited for it is taken from disk. */
+static convjit_status build_node(const build *job, node *ours, cj_origin *origin) {
+    char reason[sizeof(((cj_read *)NULL)->reason)];
+    cj_claim claimed = {-1};
+    const bool may_build = cj_store_mode(job->store) != CONVJIT_CACHE_ONLY;
+    bool hit = take_from_disk(job, &ours->binary, reason, sizeof reason);
+    if (!hit && may_build && claim(job, &ours->binary.key, &claimed)) {
+        hit = take_from_disk(job, &ours->binary, reason, sizeof reason);
+    }
+    if (reason[0] != '\0') {
+        count_corrupt(job->counters, job->log, &ours->binary.key, reason,
+                      hit         ? "another directory has it"
+                      : may_build ? "built anew"
+                                  : not_built);
+    }
+    convjit_status status = CONVJIT_SUCCESS;
+    if (hit) {
+        count(job->counters, &job->counters->counts.disk_hits);
+        status = finish_node(ours, CONVJIT_SUCCESS);
+    } else {
+        status = compile_node(job, ours, reason);
+    }
+    *origin = hit ? CJ_ORIGIN_DISK : CJ_ORIGIN_COMPILER;
+    cj_claim_release(&claimed);
+    return status;
+}
+
 convjit_status cj_binary_get(const cj_request *request, cj_store *store, cj_counters *counters, const cj_log *log,
                              cj_binary **out, cj_origin *origin) {
     const build job = {request, cj_target_compiler(request->target), store, counters, log};
     cj_key key;
     node *found;
     bool ours;
-    char reason[sizeof(((cj_read *)NULL)->reason)];
     CJ_TRY(make_key(request, &key));
     CJ_TRY(get_node(&key, &found, &ours));
-    if (!ours) {
+    if (ours) {
+        CJ_TRY(build_node(&job, found, origin));
+    } else {
         count(counters, &counters->counts.memory_hits);
         *origin = CJ_ORIGIN_MEMORY;
-    } else if (take_from_disk(&job, &found->binary, reason, sizeof reason)) {
-        count(counters, &counters->counts.disk_hits);
-        *origin = CJ_ORIGIN_DISK;
-        finish_node(found, CONVJIT_SUCCESS);
-    } else {
-        *origin = CJ_ORIGIN_COMPILER;
-        CJ_TRY(compile_node(&job, found, reason));
     }
     *out = &found->binary;
     return CONVJIT_SUCCESS;
