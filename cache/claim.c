@@ -37,18 +37,16 @@ static void pause_ms(int milliseconds) {
 
 cj_claim_result cj_claim_take(const cj_directory *directory, const cj_key *key, int wait_ms, cj_claim *out) {
     int pause = FIRST_PAUSE_MS;
-    bool waited = false;
     out->file = cj_directory_open_lock(directory, lock_name, true);
     int error = out->file >= 0 ? lock_byte(out->file, key, F_WRLCK) : ENOENT;
     while ((error == EAGAIN || error == EACCES) && wait_ms > 0) {
         pause_ms(pause);
-        waited = true;
         wait_ms -= pause;
         pause = 2 * pause < LONGEST_PAUSE_MS ? 2 * pause : LONGEST_PAUSE_MS;
         error = lock_byte(out->file, key, F_WRLCK);
     }
     if (error == 0) {
-        return waited ? CJ_CLAIM_AFTER_OTHERS : CJ_CLAIM_OURS;
+        return CJ_CLAIM_OURS;
     }
     if (out->file >= 0) {
         close(out->file);

@@ -6,10 +6,9 @@
 
 /* Claims a key for this process. A claim ends with the process at the latest. */
 typedef enum cj_claim_result {
-    CJ_CLAIM_OURS,
-    CJ_CLAIM_AFTER_OTHERS, /* ours, but only after somebody else's: look again whether the binary is there */
-    CJ_CLAIM_BUSY,         /* somebody else has had it all the time */
-    CJ_CLAIM_NONE          /* there are no claims in this directory */
+    CJ_CLAIM_OURS, /* perhaps after somebody else's: look again whether the binary is there */
+    CJ_CLAIM_BUSY, /* somebody else has had it all the time */
+    CJ_CLAIM_NONE  /* there are no claims in this directory */
 } cj_claim_result;
 typedef struct cj_claim {
     int file; /* -1: none */

@@ -379,9 +379,8 @@ static bool claim(const build *job, const cj_key *key, cj_claim *out) {
         cj_log_line(job->log, "cache: waiting for another process that builds %s, for %d s at most", key->hex,
                     LONGEST_WAIT_MS / 1000);
         result = cj_store_claim(job->store, key, LONGEST_WAIT_MS, out);
-        return true;
     }
-    return result == CJ_CLAIM_AFTER_OTHERS;
+    return result != CJ_CLAIM_NONE;
 }
 
 /* Disk, then compiler, for a node of ours. What another process stored while we waited for it is taken from disk. */

@@ -34,7 +34,7 @@ static inline void leave(void) {
 
 /* FOLDER/NAME; the last four results stay valid. */
 static inline const char *below(const char *name) {
-    static char paths[4][TESTING_PATH_MAX + 128];
+    static char paths[4][TESTING_PATH_MAX + 512];
     static unsigned next;
     char *path = paths[next++ % 4];
     snprintf(path, sizeof paths[0], "%s/%s", folder, name);
