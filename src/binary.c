@@ -83,6 +83,10 @@ static void count(cj_counters *counters, uint64_t *counter) {
     pthread_mutex_unlock(&counters->lock);
 }
 
+void cj_counters_memory_hit(cj_counters *counters) {
+    count(counters, &counters->counts.memory_hits);
+}
+
 static void count_compile(cj_counters *counters, bool succeeded, double milliseconds) {
     pthread_mutex_lock(&counters->lock);
     counters->counts.compiles += succeeded;

@@ -35,6 +35,7 @@ typedef struct cj_counters cj_counters;
 cj_counters *cj_counters_create(void);
 void cj_counters_destroy(cj_counters *counters);
 convjit_counters cj_counters_read(const cj_counters *counters);
+void cj_counters_memory_hit(cj_counters *counters); /* of a kernel that was found without asking for its binary */
 
 /* Gets the binary and one reference to it. Store errors are counted and logged once, never returned.
  * NO_COMPILER, COMPILE_FAILED, OUT_OF_MEMORY. A failed build is not remembered: the next request tries again. */

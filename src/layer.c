@@ -1,28 +1,16 @@
 /* layer.c - the spine: a context, then the life of a layer from top to bottom. */
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-/* By default uthash exits when memory is used up; this way the node stays out of the table, its hh.tbl NULL. */
-#define HASH_NONFATAL_OOM 1
-#include <uthash.h>
-
 #include "binary.h"
 #include "environment.h"
 #include "family.h"
+#include "loaded.h"
+#include "settings.h"
 #include "stamp.h"
 #include "status.h"
-
-/* A binary loaded in a context, shared by the layers whose sources are equal. Stays loaded until the context closes:
- * unloading is illegal while another thread captures a stream. */
-typedef struct loaded {
-    char key[2 * CJ_KEY_BYTES + 1];
-    cj_binary *binary;
-    cj_module *module;
-    UT_hash_handle hh;
-} loaded;
 
 struct convjit_context {
     cj_target target;
@@ -32,8 +20,7 @@ struct convjit_context {
     cj_counters *counters;
     cj_log log;
     char *dump_directory; /* or NULL */
-    pthread_mutex_t lock; /* of loaded */
-    loaded *loaded;
+    cj_loaded *loaded;    /* NULL without a device */
 };
 
 struct convjit_layer {
@@ -59,16 +46,16 @@ static double now_ms(void) {
 /* ---- context ---- */
 
 static convjit_status open_target(convjit_context *context, const char *name) {
-    if (!name) {
-        context->device = &cj_cuda_device;
-        return context->device->open(&context->target, &context->opened);
+    if (name) {
+        CJ_TRY(cj_target_parse(name, &context->target));
     }
-    CJ_TRY(cj_target_parse(name, &context->target));
-    if (context->target.kind == CJ_TARGET_CPU) {
-        context->device = &cj_cpu_device;
-        return context->device->open(&context->target, &context->opened);
+    if (name && context->target.kind != CJ_TARGET_CPU) {
+        return CONVJIT_SUCCESS;
     }
-    return CONVJIT_SUCCESS;
+    context->device = name ? &cj_cpu_device : &cj_cuda_device;
+    context->loaded = cj_loaded_create(context->device);
+    CJ_RETURN_IF(!context->loaded, CONVJIT_OUT_OF_MEMORY, "no memory for a context");
+    return context->device->open(&context->target, &context->opened);
 }
 
 convjit_status convjit_open(const convjit_options *options, convjit_context **out) {
@@ -80,7 +67,6 @@ convjit_status convjit_open(const convjit_options *options, convjit_context **ou
                  options->struct_size, sizeof *options);
     convjit_context *context = calloc(1, sizeof *context);
     CJ_RETURN_IF(!context, CONVJIT_OUT_OF_MEMORY, "open failed: no memory for a context");
-    pthread_mutex_init(&context->lock, NULL);
     context->log = (cj_log){options->log, options->log_user};
     context->counters = cj_counters_create();
     context->dump_directory = options->dump_directory ? strdup(options->dump_directory) : NULL;
@@ -100,19 +86,10 @@ void convjit_close(convjit_context *context) {
     if (!context) {
         return;
     }
-    loaded *entry = context->loaded;
-    HASH_CLEAR(hh, context->loaded); /* frees the table, leaves the list */
-    while (entry) {
-        loaded *next = entry->hh.next;
-        context->device->unload(entry->module);
-        cj_binary_release(entry->binary);
-        free(entry);
-        entry = next;
-    }
+    cj_loaded_destroy(context->loaded);
     cj_counters_destroy(context->counters);
     cj_store_close(context->store);
     free(context->dump_directory);
-    pthread_mutex_destroy(&context->lock);
     free(context);
 }
 
@@ -188,61 +165,25 @@ static void dump(const convjit_layer *layer, const cj_text *source, const cj_bin
     }
 }
 
-/* Finds the binary among those loaded, or loads it. Takes the reference to `binary`. */
-static convjit_status share_loaded(convjit_context *context, cj_binary *binary, uint32_t shared_bytes, loaded **out) {
-    HASH_FIND_STR(context->loaded, binary->key.hex, *out);
-    if (*out) {
-        cj_binary_release(binary);
-        return CONVJIT_SUCCESS;
-    }
-    loaded *entry = calloc(1, sizeof *entry);
-    CJ_RETURN_IF(!entry, CONVJIT_OUT_OF_MEMORY, "no memory for a loaded kernel");
-    const convjit_status status =
-        context->device->load(binary->blob.data, binary->blob.size, shared_bytes, &entry->module);
-    if (status != CONVJIT_SUCCESS) {
-        free(entry);
-        return status;
-    }
-    memcpy(entry->key, binary->key.hex, sizeof entry->key);
-    entry->binary = binary;
-    HASH_ADD_STR(context->loaded, key, entry);
-    if (!entry->hh.tbl) {
-        context->device->unload(entry->module);
-        free(entry);
-        return cj_fail(CONVJIT_OUT_OF_MEMORY, "no memory for a loaded kernel");
-    }
-    *out = entry;
-    return CONVJIT_SUCCESS;
-}
-
 /* Loads `binary`; one that was kept and that the device refuses is built anew, once. */
 static convjit_status load(convjit_layer *layer, const cj_request *request, cj_binary *binary) {
     convjit_context *context = layer->context;
-    loaded *entry = NULL;
-    pthread_mutex_lock(&context->lock);
-    convjit_status status = share_loaded(context, binary, request->shared_bytes, &entry);
+    convjit_status status = cj_loaded_share(context->loaded, binary, request->shared_bytes, &layer->module);
     if (status == CONVJIT_LOAD_FAILED && layer->origin != CJ_ORIGIN_COMPILER) {
-        status = cj_binary_rebuild(request, binary, context->store, context->counters, &context->log, &binary);
-        binary = status == CONVJIT_SUCCESS ? binary : NULL;
+        CJ_TRY(cj_binary_rebuild(request, binary, context->store, context->counters, &context->log, &binary));
         layer->origin = CJ_ORIGIN_COMPILER;
-        status = status == CONVJIT_SUCCESS ? share_loaded(context, binary, request->shared_bytes, &entry) : status;
+        status = cj_loaded_share(context->loaded, binary, request->shared_bytes, &layer->module);
     }
-    pthread_mutex_unlock(&context->lock);
     if (status != CONVJIT_SUCCESS) {
         cj_binary_release(binary);
-        return status;
     }
-    layer->module = entry->module;
-    return CONVJIT_SUCCESS;
+    return status;
 }
 
 /* Stamps the source, gets its binary and loads it. */
 static convjit_status build(convjit_layer *layer, cj_text *source) {
     convjit_context *context = layer->context;
     cj_binary *binary = NULL;
-    if (context->device) {
-        CJ_TRY(context->device->check_current(context->opened));
-    }
     CJ_TRY(cj_stamp(&layer->problem, &layer->plan, &context->target, source));
     const cj_request request = {.target = &context->target,
                                 .source = source->data,
@@ -260,7 +201,26 @@ static convjit_status build(convjit_layer *layer, cj_text *source) {
         cj_binary_release(binary);
         return CONVJIT_SUCCESS;
     }
-    return load(layer, &request, binary);
+    CJ_TRY(load(layer, &request, binary));
+    cj_loaded_remember(context->loaded, layer->line,
+                       &(cj_known){.plan = layer->plan, .key = layer->key, .module = layer->module});
+    return CONVJIT_SUCCESS;
+}
+
+/* The kernel of a layer whose line this context has seen before. A family that is forced may be another one now. */
+static bool recall(convjit_layer *layer) {
+    convjit_context *context = layer->context;
+    cj_known known;
+    if (!context->loaded || cj_setting_get(CJ_SETTING_FAMILY) ||
+        !cj_loaded_find(context->loaded, layer->line, &known)) {
+        return false;
+    }
+    layer->plan = known.plan;
+    layer->key = known.key;
+    layer->module = known.module;
+    layer->origin = CJ_ORIGIN_MEMORY;
+    cj_counters_memory_hit(context->counters);
+    return true;
 }
 
 /* The part of a launch's arguments that no forward call changes. */
@@ -271,24 +231,33 @@ static void prepare_args(convjit_layer *layer) {
     }
 }
 
+/* Check, plan, kernel. */
+static convjit_status complete(convjit_layer *layer, const convjit_desc *desc) {
+    convjit_context *context = layer->context;
+    CJ_TRY(cj_problem_make(desc, &layer->problem));
+    convjit_layer_line_format(desc, -1, layer->line, sizeof layer->line);
+    prepare_args(layer);
+    const bool known = recall(layer);
+    if (!known) {
+        CJ_TRY(cj_family_choose(&layer->problem, &context->target, &layer->plan));
+    }
+    if (context->device) {
+        CJ_TRY(context->device->check_current(context->opened));
+    }
+    cj_text source = {0};
+    const convjit_status status = known ? CONVJIT_SUCCESS : build(layer, &source);
+    cj_text_free(&source);
+    return status;
+}
+
 convjit_status convjit_layer_create(convjit_context *context, const convjit_desc *desc, convjit_layer **out) {
     const double start = now_ms();
     CJ_RETURN_IF(!context, CONVJIT_INVALID_ARGUMENT, "create failed: context is NULL");
     CJ_RETURN_IF(!out, CONVJIT_INVALID_ARGUMENT, "create failed: out is NULL");
     convjit_layer *layer = calloc(1, sizeof *layer);
     CJ_RETURN_IF(!layer, CONVJIT_OUT_OF_MEMORY, "create failed: no memory for a layer");
-    cj_text source = {0};
     layer->context = context;
-    convjit_status status = cj_problem_make(desc, &layer->problem);
-    if (status == CONVJIT_SUCCESS) {
-        convjit_layer_line_format(desc, -1, layer->line, sizeof layer->line);
-        status = cj_family_choose(&layer->problem, &context->target, &layer->plan);
-    }
-    if (status == CONVJIT_SUCCESS) {
-        prepare_args(layer);
-        status = build(layer, &source);
-    }
-    cj_text_free(&source);
+    const convjit_status status = complete(layer, desc);
     if (status != CONVJIT_SUCCESS) {
         cj_fail_prefix(status, "create failed for %s", layer->line[0] ? layer->line : "this descriptor");
         free(layer);

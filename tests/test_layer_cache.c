@@ -2,6 +2,12 @@
  * a device that refuses one. */
 #include "layer_fixture.h"
 
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <stddef.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 TestSuite(layer_cache, .init = enter_layer, .fini = leave);
@@ -218,6 +224,141 @@ Test(layer_cache, a_damaged_entry_is_built_anew) {
     fputs("\xff", file);
     fclose(file);
     expect_rebuilt(rebuilt, "checksum");
+}
+
+/* Creates a layer whose entry was spoiled. Returns the number of warnings. */
+static int expect_spoiled(convjit_context *context, const char *what, size_t at) {
+    const convjit_counters before = convjit_get_counters(context);
+    convjit_layer *layer;
+    line_count = 0;
+    ASSERT_OK(try_create(context, small, &layer));
+    const convjit_counters after = convjit_get_counters(context);
+    cr_assert_str_eq(convjit_layer_get_info(layer).origin, "compiler", "%s %zu", what, at);
+    cr_expect_eq(after.corrupt - before.corrupt, 1, "%s %zu", what, at);
+    cr_expect_eq(after.compiles - before.compiles, 1, "%s %zu", what, at);
+    convjit_layer_destroy(layer);
+    int warnings = 0;
+    for (int i = 0; i < line_count; i++) {
+        warnings += strstr(lines[i], "not used") != NULL;
+    }
+    return warnings;
+}
+
+/* The context only builds, so it holds no kernel from create to create. */
+Test(layer_cache, an_entry_with_any_byte_changed_or_cut_off_is_built_anew) {
+    static unsigned char bytes[4096];
+    convjit_context *context = open_for("sm_90a");
+    const cj_key key = make_and_close();
+    const char *path = entry_file(below("cache"), &key);
+    FILE *file = fopen(path, "rb");
+    cr_assert_not_null(file);
+    const size_t size = fread(bytes, 1, sizeof bytes, file);
+    fclose(file);
+    cr_assert(size > 200 && size < sizeof bytes);
+    int warnings = 0;
+    for (size_t i = 0; i < size; i++) {
+        file = fopen(path, "r+b");
+        cr_assert_not_null(file);
+        cr_assert_eq(fseek(file, (long)i, SEEK_SET), 0);
+        fputc(bytes[i] ^ (1 << i % 8), file);
+        fclose(file);
+        warnings += expect_spoiled(context, "byte", i);
+        cr_assert_eq(truncate(path, (off_t)i), 0);
+        warnings += expect_spoiled(context, "length", i);
+    }
+    cr_expect_eq(warnings, 1, "once a key");
+    convjit_layer_destroy(create_from(context, small, "disk"));
+    convjit_close(context);
+}
+
+/* ---------------------------------------------------------------- what a hit does */
+
+/* Ends the process that lists a directory, takes a lock or changes a directory. */
+static bool forbid_listing_and_locks(void) {
+#define FORBID(call) \
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS)
+#define FORBID_FCNTL(command) \
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, command, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS)
+    struct sock_filter program[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        FORBID(SYS_getdents64),
+        FORBID(SYS_flock),
+        FORBID(SYS_mkdirat),
+        FORBID(SYS_renameat2),
+        FORBID(SYS_unlinkat),
+#ifdef SYS_rename
+        FORBID(SYS_getdents),
+        FORBID(SYS_mkdir),
+        FORBID(SYS_rename),
+        FORBID(SYS_unlink),
+#endif
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_fcntl, 1, 0),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])),
+        FORBID_FCNTL(F_SETLK),
+        FORBID_FCNTL(F_SETLKW),
+        FORBID_FCNTL(F_OFD_SETLK),
+        FORBID_FCNTL(F_OFD_SETLKW),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const struct sock_fprog filter = {sizeof program / sizeof program[0], program};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+/* A child's exit status, or minus the signal that ended it. */
+static int create_guarded(const char *line) {
+    enum { NOT_PERMITTED = 77 };
+    const pid_t child = fork();
+    if (child == 0) {
+        convjit_context *context = open_for(NULL);
+        if (!forbid_listing_and_locks()) {
+            _exit(NOT_PERMITTED);
+        }
+        convjit_layer *layer;
+        _exit(try_create(context, line, &layer) == CONVJIT_SUCCESS ? 0 : 1);
+    }
+    int status = -1;
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == NOT_PERMITTED) {
+        cr_skip_test("system calls cannot be filtered here");
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+Test(layer_cache, a_hit_lists_no_directory_and_takes_no_lock_of_a_file) {
+    make_and_close();
+    cr_expect_eq(create_guarded(small), 0);
+    cr_expect_eq(create_guarded(other), -SIGSYS, "and a miss does");
+}
+
+/* Milliseconds of the fastest of several creates; the others were disturbed. */
+static double fastest_create(convjit_context *context, const char *line, const char *origin) {
+    double fastest = 1e9;
+    for (int i = 0; i < 50; i++) {
+        line_count = 0;
+        convjit_layer *layer = create_from(context, line, origin);
+        const double ms = convjit_layer_get_info(layer).create_ms;
+        fastest = ms < fastest ? ms : fastest;
+        convjit_layer_destroy(layer);
+    }
+    return fastest;
+}
+
+Test(layer_cache, a_create_takes_2_ms_from_disk_and_20_us_from_memory_at_most) {
+    const char *lines_of_families[] = {small, "conv2d c32 k64 in512x512 f5x9"};
+    for (int i = 0; i < 2; i++) {
+        const char *line = lines_of_families[i];
+        convjit_context *context = open_for("sm_90a"); /* holds no kernel from create to create */
+        convjit_layer_destroy(create_from(context, line, "compiler"));
+        const double disk = fastest_create(context, line, "disk");
+        convjit_close(context);
+        context = open_for(NULL);
+        convjit_layer_destroy(create_from(context, line, "disk"));
+        const double memory = fastest_create(context, line, "memory");
+        convjit_close(context);
+        cr_expect_leq(disk, 2.0, "%f ms for %s", disk, line);
+        cr_expect_leq(memory, 0.02, "%f ms for %s", memory, line);
+    }
 }
 
 /* ---------------------------------------------------------------- modes */
