@@ -206,17 +206,21 @@ typedef struct convjit_options {
     const char *cache_directory;   /* one, or A:B:C - A is written, all are read in this order; an empty A is the
                                       per-user default. NULL (default): CONVJIT_CACHE_DIR, else the per-user default */
     convjit_cache_mode cache_mode; /* default CONVJIT_CACHE_DEFAULT */
-    const char *cache_size; /* limit of the written directory in bytes, "512M"; "0" is none. What was not used for the
-                               longest goes first. NULL (default): CONVJIT_CACHE_SIZE, else 4G */
+    const char *cache_size;  /* limit of the written directory in bytes, "512M"; "0" is none. What was not used for the
+                                longest goes first. NULL (default): CONVJIT_CACHE_SIZE, else 4G */
+    const char *record_file; /* gains the layer line of every layer that is created, once a context, also where its
+                                kernel is missing (CONVJIT_CACHE_ONLY); processes may share it. A file that cannot be
+                                written is only logged. NULL (default): CONVJIT_RECORD, else none */
     const char *dump_directory; /* not NULL: each created layer leaves NAME.cu and its binary there; must exist */
     convjit_log_fn log;         /* NULL (default): no lines, unless CONVJIT_LOG is set (then to standard error) */
     void *log_user;
 } convjit_options;
 
-#define CONVJIT_OPTIONS_INIT                                                                                           \
-    {                                                                                                                  \
-        .struct_size = sizeof(convjit_options), .target = NULL, .cache_directory = NULL,                               \
-        .cache_mode = CONVJIT_CACHE_DEFAULT, .cache_size = NULL, .dump_directory = NULL, .log = NULL, .log_user = NULL \
+#define CONVJIT_OPTIONS_INIT                                                                                  \
+    {                                                                                                         \
+        .struct_size = sizeof(convjit_options), .target = NULL, .cache_directory = NULL,                      \
+        .cache_mode = CONVJIT_CACHE_DEFAULT, .cache_size = NULL, .record_file = NULL, .dump_directory = NULL, \
+        .log = NULL, .log_user = NULL                                                                         \
     }
 
 /* Opens a context. options may be NULL for all defaults; strings are copied. Neither compiles nor changes the cache

@@ -8,6 +8,7 @@
 #include "environment.h"
 #include "family.h"
 #include "loaded.h"
+#include "record.h"
 #include "settings.h"
 #include "stamp.h"
 #include "status.h"
@@ -18,6 +19,7 @@ struct convjit_context {
     void *opened;            /* of device */
     cj_store *store;
     cj_counters *counters;
+    cj_record *record;
     cj_log log;
     char *dump_directory; /* or NULL */
     cj_loaded *loaded;    /* NULL without a device */
@@ -69,8 +71,9 @@ convjit_status convjit_open(const convjit_options *options, convjit_context **ou
     CJ_RETURN_IF(!context, CONVJIT_OUT_OF_MEMORY, "open failed: no memory for a context");
     context->log = (cj_log){options->log, options->log_user};
     context->counters = cj_counters_create();
+    context->record = cj_record_open(options->record_file, &context->log);
     context->dump_directory = options->dump_directory ? strdup(options->dump_directory) : NULL;
-    const bool complete = context->counters && (context->dump_directory || !options->dump_directory);
+    const bool complete = context->counters && context->record && (context->dump_directory || !options->dump_directory);
     convjit_status status =
         complete ? cj_store_open(options, &context->store) : cj_fail(CONVJIT_OUT_OF_MEMORY, "no memory for a context");
     status = status == CONVJIT_SUCCESS ? open_target(context, options->target) : cj_fail_prefix(status, "open failed");
@@ -88,6 +91,7 @@ void convjit_close(convjit_context *context) {
     }
     cj_loaded_destroy(context->loaded);
     cj_counters_destroy(context->counters);
+    cj_record_close(context->record);
     cj_store_close(context->store);
     free(context->dump_directory);
     free(context);
@@ -240,6 +244,7 @@ static convjit_status complete(convjit_layer *layer, const convjit_desc *desc) {
     const bool known = recall(layer);
     if (!known) {
         CJ_TRY(cj_family_choose(&layer->problem, &context->target, &layer->plan));
+        cj_record_add(context->record, layer->line, &context->log);
     }
     if (context->device) {
         CJ_TRY(context->device->check_current(context->opened));

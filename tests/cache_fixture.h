@@ -23,6 +23,7 @@ static inline void enter(void) {
     unsetenv("CONVJIT_CACHE_DIR");
     unsetenv("CONVJIT_CACHE_MODE");
     unsetenv("CONVJIT_CACHE_SIZE");
+    unsetenv("CONVJIT_RECORD");
     unsetenv("XDG_CACHE_HOME");
     setenv("HOME", folder, 1);
     setenv("TMPDIR", folder, 1);

@@ -67,6 +67,7 @@ class Options(ctypes.Structure):
         ("cache_directory", c_char_p),
         ("cache_mode", c_int),
         ("cache_size", c_char_p),
+        ("record_file", c_char_p),
         ("dump_directory", c_char_p),
         ("log", LogFunction),
         ("log_user", c_void_p),
