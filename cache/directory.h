@@ -4,6 +4,7 @@
  * cache.
  *
  *   ROOT/ab/cdef....entry            the binary of a key (entry.h)
+ *   ROOT/ab/cdef....fields           with CONVJIT_CACHE_FIELDS: what a key hashes, as text (key.h)
  *   ROOT/build.lock                  empty; who compiles locks a byte of it (claim.c)
  *   ROOT/trim.lock                   held by who trims; its time is that of the last trim
  *   ROOT/ab/HOST-PID-RANDOM.tmp      being written

@@ -68,6 +68,12 @@ static void number_field(XXH3_state_t *state, const char tag[5], uint32_t value)
     field(state, tag, bytes, sizeof bytes);
 }
 
+void cj_key_describe(const char *target, const char *options, const char *source, size_t source_size, cj_text *out) {
+    cj_text_printf(out, "key format: %d\ngenerator: %d\ntarget: %s\noptions:\n%ssource:\n", KEY_FORMAT, GENERATOR,
+                   target, options);
+    cj_text_add(out, source, source_size);
+}
+
 cj_key cj_key_make(const char *target, const char *options, const char *source, size_t source_size) {
     XXH3_state_t state;
     XXH3_INITSTATE(&state);

@@ -4,6 +4,8 @@
 
 #include <stddef.h>
 
+#include "text.h"
+
 enum { CJ_KEY_BYTES = 16 };
 
 typedef struct cj_key {
@@ -14,6 +16,9 @@ typedef struct cj_key {
 /* Fields are tagged and length-prefixed, so no two sets of fields hash the same bytes. Not in the key: the compiler's
  * build, which stands in the entry instead (see key.c). */
 cj_key cj_key_make(const char *target, const char *options, const char *source, size_t source_size);
+
+/* The same fields as text, for people: one a line, then options and source as they are. */
+void cj_key_describe(const char *target, const char *options, const char *source, size_t source_size, cj_text *out);
 
 /* Fills in `hex` from `bytes`. Inline: entry.c, below key.c in the reading order, spells the keys it decodes. */
 static inline void cj_key_spell(cj_key *key) {

@@ -358,6 +358,15 @@ cj_claim_result cj_store_claim(const cj_store *store, const cj_key *key, int wai
     return cj_claim_take(&store->own, key, wait_ms, out);
 }
 
+void cj_store_write_fields(cj_store *store, const cj_key *key, const cj_text *fields) {
+    char name[CJ_DIRECTORY_NAME_MAX];
+    char ignored[CJ_REASON_SIZE];
+    if (store->has_own && store->mode != CONVJIT_CACHE_OFF && !fields->failed) {
+        cj_directory_name(key, ".fields", name);
+        (void)cj_directory_publish(&store->own, name, fields->data, fields->size, ignored);
+    }
+}
+
 /* After a write: the first of this process, which may be the only one, and then whenever it has written much. Thus the
  * limit may be passed by a sixteenth for each process that writes. */
 static void keep_within_limit(cj_store *store, size_t size) {

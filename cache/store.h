@@ -55,6 +55,9 @@ cj_read_result cj_store_read(cj_store *store, const cj_wanted *wanted, cj_read *
 /* Claims a key that was missed, for who will build and write it (claim.h). Wait at most so long. */
 cj_claim_result cj_store_claim(const cj_store *store, const cj_key *key, int wait_ms, cj_claim *out);
 
+/* Publishes what a key hashes beside its entry, for people; where that is not possible, it is not done. */
+void cj_store_write_fields(cj_store *store, const cj_key *key, const cj_text *fields);
+
 /* Publishes an entry, and keeps the directory within its size limit. false with the reason; never fatal. */
 bool cj_store_write(cj_store *store, const cj_entry *entry, char reason[CJ_REASON_SIZE]);
 

@@ -28,6 +28,7 @@
 #define HASH_NONFATAL_OOM 1
 #include <uthash.h>
 
+#include "settings.h"
 #include "status.h"
 
 /* ----------------------------------------------------------------------------------------------------- counters --- */
@@ -256,6 +257,21 @@ static convjit_status make_key(const cj_request *request, cj_key *out) {
     return CONVJIT_SUCCESS;
 }
 
+/* With the setting, leaves what the key of a miss hashes, so that it can be compared with that of a hit. */
+static void explain_miss(const build *job, const cj_key *key) {
+    cj_text options = {0};
+    cj_text fields = {0};
+    if (cj_setting_get(CJ_SETTING_CACHE_FIELDS) == NULL) {
+        return;
+    }
+    job->compiler->options(job->request->target, &options);
+    cj_key_describe(job->request->target->name, options.data != NULL ? options.data : "", job->request->source,
+                    job->request->source_size, &fields);
+    cj_store_write_fields(job->store, key, &fields);
+    cj_text_free(&options);
+    cj_text_free(&fields);
+}
+
 /* Another process that builds a key is waited for without a word, and then with one. A build takes a second or two; a
  * process that stopped in the middle of one must not stop us for ever. */
 enum { SILENT_WAIT_MS = 3000, LONGEST_WAIT_MS = 30000 };
@@ -407,6 +423,7 @@ static convjit_status build_node(const build *job, node *ours, cj_origin *origin
         count(job->counters, &job->counters->counts.disk_hits);
         status = finish_node(ours, CONVJIT_SUCCESS);
     } else {
+        explain_miss(job, &ours->binary.key);
         status = compile_node(job, ours, reason);
     }
     *origin = hit ? CJ_ORIGIN_DISK : CJ_ORIGIN_COMPILER;

@@ -7,6 +7,7 @@
     X(CACHE_DIR, "CONVJIT_CACHE_DIR", "cache directory; A:B:C: A is written, B and C are only read")             \
     X(CACHE_MODE, "CONVJIT_CACHE_MODE", "normal, cache-only (never compile), refresh (compile anew) or off")     \
     X(CACHE_SIZE, "CONVJIT_CACHE_SIZE", "size limit of the written directory, as 512M; default 4G, 0 is none")   \
+    X(CACHE_FIELDS, "CONVJIT_CACHE_FIELDS", "1: what the key of each miss hashes, as text beside the entries")   \
     X(RECORD, "CONVJIT_RECORD", "file that gains the line of each created layer, for convjit warm")              \
     X(XDG_CACHE_HOME, "XDG_CACHE_HOME", "absolute path whose convjit/ is the per-user cache directory")          \
     X(HOME, "HOME", "absolute path whose .cache/convjit/ it is otherwise")                                       \

@@ -22,6 +22,7 @@ static inline void enter(void) {
     cr_assert(testing_folder_make(folder));
     unsetenv("CONVJIT_CACHE_DIR");
     unsetenv("CONVJIT_CACHE_MODE");
+    unsetenv("CONVJIT_CACHE_FIELDS");
     unsetenv("CONVJIT_CACHE_SIZE");
     unsetenv("CONVJIT_RECORD");
     unsetenv("XDG_CACHE_HOME");

@@ -5,6 +5,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sys/wait.h>
 
 #include "cache_fixture.h"
 #include "convjit.h"
@@ -104,6 +105,40 @@ static inline void expect_counts(const convjit_context *context, convjit_counter
     cr_expect_eq(got.compiles, want.compiles, "%lu compiles", (unsigned long)got.compiles);
     cr_expect_eq(got.corrupt, want.corrupt, "%lu corrupt", (unsigned long)got.corrupt);
     cr_expect_eq(got.store_failures, want.store_failures, "%lu store failures", (unsigned long)got.store_failures);
+}
+
+/* Runs in a child, so that NVRTC stays closed in this process. */
+static inline void create_in_a_child(const char *target, const char *line) {
+    const pid_t child = fork();
+    if (child == 0) {
+        convjit_context *context = open_for(target);
+        convjit_layer *layer;
+        const convjit_status status = try_create(context, line, &layer);
+        convjit_layer_destroy(layer);
+        convjit_close(context);
+        _exit(status == CONVJIT_SUCCESS ? 0 : 1);
+    }
+    int status = -1;
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert_eq(status, 0);
+}
+
+/* Creates a layer, which leaves its entry in the cache; its key. */
+static inline cj_key make_and_close(const char *line) {
+    convjit_context *context = open_for(NULL);
+    convjit_layer *layer = create(context, line);
+    const char *hex = convjit_layer_get_info(layer).key;
+    cj_key key;
+    cr_assert_eq(strlen(hex), 2 * CJ_KEY_BYTES);
+    for (int i = 0; i < CJ_KEY_BYTES; i++) {
+        const char digits[] = {hex[2 * i], hex[2 * i + 1], '\0'};
+        key.bytes[i] = (unsigned char)strtoul(digits, NULL, 16);
+    }
+    cj_key_spell(&key);
+    cr_assert_str_eq(key.hex, hex);
+    convjit_layer_destroy(layer);
+    convjit_close(context);
+    return key;
 }
 
 #endif

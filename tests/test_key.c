@@ -98,3 +98,10 @@ Test(key, depends_on_nothing_but_its_arguments) {
     memcpy(elsewhere + 1, SOURCE, sizeof SOURCE);
     cr_assert(same(make("cpu", "", SOURCE), make("cpu", "", elsewhere + 1)), "another, unaligned address");
 }
+
+Test(key, is_described_by_the_fields_it_hashes) {
+    cj_text text = {0};
+    cj_key_describe("sm_90a", "-O\n", SOURCE, strlen(SOURCE), &text);
+    cr_expect_str_eq(text.data, "key format: 1\ngenerator: 1\ntarget: sm_90a\noptions:\n-O\nsource:\n" SOURCE);
+    cj_text_free(&text);
+}

@@ -93,24 +93,8 @@ Test(layer_cache, contexts_load_modules_of_their_own) {
     cr_expect_eq(driver_state()->unloads, 2);
 }
 
-/* Runs in a child, so that NVRTC stays closed in this process. */
-static void create_in_a_child(const char *target) {
-    const pid_t child = fork();
-    if (child == 0) {
-        convjit_context *context = open_for(target);
-        convjit_layer *layer;
-        const convjit_status status = try_create(context, small, &layer);
-        convjit_layer_destroy(layer);
-        convjit_close(context);
-        _exit(status == CONVJIT_SUCCESS ? 0 : 1);
-    }
-    int status = -1;
-    cr_assert_eq(waitpid(child, &status, 0), child);
-    cr_assert_eq(status, 0);
-}
-
 Test(layer_cache, a_warm_cache_needs_no_compiler) {
-    create_in_a_child(NULL);
+    create_in_a_child(NULL, small);
     setenv("CONVJIT_NVRTC", "/nowhere/libnvrtc.so", 1);
     convjit_context *context = open_for(NULL);
     convjit_layer_destroy(create_from(context, small, "disk"));
@@ -164,23 +148,6 @@ static void replace_binary(const cj_key *key, const void *binary, size_t size) {
     cj_store_close(store);
 }
 
-static cj_key make_and_close(void) {
-    convjit_context *context = open_for(NULL);
-    convjit_layer *layer = create(context, small);
-    const char *hex = convjit_layer_get_info(layer).key;
-    cj_key key;
-    cr_assert_eq(strlen(hex), 2 * CJ_KEY_BYTES);
-    for (int i = 0; i < CJ_KEY_BYTES; i++) {
-        const char digits[] = {hex[2 * i], hex[2 * i + 1], '\0'};
-        key.bytes[i] = (unsigned char)strtoul(digits, NULL, 16);
-    }
-    cj_key_spell(&key);
-    cr_assert_str_eq(key.hex, hex);
-    convjit_layer_destroy(layer);
-    convjit_close(context);
-    return key;
-}
-
 static void expect_rebuilt(convjit_counters want, const char *reason) {
     line_count = 0;
     convjit_context *context = open_for(NULL);
@@ -201,7 +168,7 @@ Test(layer_cache, a_whole_entry_of_a_wrong_binary_is_built_anew) {
         const char *bytes;
         size_t size;
     } wrong[] = {{"no binary", 9}, {"\177ELF\2\1\1", 7}, {"\177ELF", 4}, {"", 1}};
-    const cj_key key = make_and_close();
+    const cj_key key = make_and_close(small);
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         replace_binary(&key, wrong[i].bytes, wrong[i].size);
         expect_rebuilt((convjit_counters){.disk_hits = 1, .misses = 1, .compiles = 1, .corrupt = 1},
@@ -210,7 +177,7 @@ Test(layer_cache, a_whole_entry_of_a_wrong_binary_is_built_anew) {
 }
 
 Test(layer_cache, a_damaged_entry_is_built_anew) {
-    const cj_key key = make_and_close();
+    const cj_key key = make_and_close(small);
     const char *path = entry_file(below("cache"), &key);
     const convjit_counters rebuilt = {.misses = 1, .compiles = 1, .corrupt = 1};
     static const long lengths[] = {0, 1, 95, 300};
@@ -248,7 +215,7 @@ static int expect_spoiled(convjit_context *context, const char *what, size_t at)
 Test(layer_cache, an_entry_with_any_byte_changed_or_cut_off_is_built_anew) {
     static unsigned char bytes[4096];
     convjit_context *context = open_for("sm_90a");
-    const cj_key key = make_and_close();
+    const cj_key key = make_and_close(small);
     const char *path = entry_file(below("cache"), &key);
     FILE *file = fopen(path, "rb");
     cr_assert_not_null(file);
@@ -326,7 +293,7 @@ static int create_guarded(const char *line) {
 }
 
 Test(layer_cache, a_hit_lists_no_directory_and_takes_no_lock_of_a_file) {
-    make_and_close();
+    make_and_close(small);
     cr_expect_eq(create_guarded(small), 0);
     cr_expect_eq(create_guarded(other), -SIGSYS, "and a miss does");
 }
@@ -359,127 +326,4 @@ Test(layer_cache, a_create_takes_2_ms_from_disk_and_20_us_from_memory_at_most) {
         cr_expect_leq(disk, 2.0, "%f ms for %s", disk, line);
         cr_expect_leq(memory, 0.02, "%f ms for %s", memory, line);
     }
-}
-
-/* ---------------------------------------------------------------- modes */
-
-static convjit_context *open_in_mode(convjit_cache_mode mode) {
-    convjit_options options = options_for(NULL);
-    options.cache_mode = mode;
-    convjit_context *context = NULL;
-    ASSERT_OK(convjit_open(&options, &context));
-    return context;
-}
-
-Test(layer_cache, cache_only_never_compiles_and_names_layer_and_key) {
-    const cj_key key = make_and_close();
-    convjit_context *context = open_in_mode(CONVJIT_CACHE_ONLY);
-    convjit_layer_destroy(create_from(context, small, "disk"));
-    convjit_layer *layer;
-    EXPECT_FAILS(try_create(context, other, &layer), CONVJIT_NOT_CACHED, "conv2d c2 k8 in5x7 f3x3 s1 p1 f32 nchw fp32");
-    cr_expect_not_null(strstr(convjit_last_error(), " is not in the cache, whose mode is cache-only: "), "%s",
-                       convjit_last_error());
-    cr_expect_not_null(strstr(convjit_last_error(), below("cache (cache_directory); ")), "%s", convjit_last_error());
-    cr_expect_null(strstr(convjit_last_error(), key.hex), "the key of the other layer");
-    cr_expect_null(layer);
-    expect_counts(context, (convjit_counters){.disk_hits = 1, .misses = 1});
-    convjit_close(context);
-    context = open_in_mode(CONVJIT_CACHE_NORMAL); /* it told the right key */
-    char text[1024];
-    snprintf(text, sizeof text, "%s", convjit_last_error());
-    layer = create_from(context, other, "compiler");
-    cr_expect_not_null(strstr(text, convjit_layer_get_info(layer).key), "%s", text);
-    convjit_layer_destroy(layer);
-    convjit_close(context);
-    cr_expect_eq(nvrtc_state()->compiles, 2);
-}
-
-Test(layer_cache, cache_only_says_what_is_wrong_with_an_entry_and_leaves_it) {
-    const cj_key key = make_and_close();
-    cr_assert_eq(truncate(entry_file(below("cache"), &key), 200), 0);
-    line_count = 0;
-    convjit_context *context = open_in_mode(CONVJIT_CACHE_ONLY);
-    convjit_layer *layer;
-    EXPECT_FAILS(try_create(context, small, &layer), CONVJIT_NOT_CACHED,
-                 " is of no use in the cache, whose mode is cache-only: truncated (in ");
-    expect_counts(context, (convjit_counters){.misses = 1, .corrupt = 1});
-    cr_expect_not_null(strstr(lines[0], "not built anew, the cache mode is cache-only"), "%s", lines[0]);
-    convjit_close(context);
-}
-
-/* The fake NVRTC is open in this process, and of another version than the entries. */
-Test(layer_cache, cache_only_takes_entries_of_any_compiler_build) {
-    setenv("FAKE_NVRTC_VERSION", "12.4.99", 1);
-    create_in_a_child(NULL);
-    unsetenv("FAKE_NVRTC_VERSION");
-    convjit_environment found;
-    convjit_get_environment(NULL, &found); /* opens the compiler */
-    convjit_context *context = open_in_mode(CONVJIT_CACHE_ONLY);
-    convjit_layer_destroy(create_from(context, small, "disk"));
-    convjit_close(context);
-    context = open_in_mode(CONVJIT_CACHE_NORMAL);
-    convjit_layer_destroy(create_from(context, small, "compiler"));
-    convjit_close(context);
-}
-
-Test(layer_cache, cache_only_keeps_the_words_of_a_device_that_refuses_a_binary) {
-    make_and_close();
-    setenv("FAKE_DRIVER_LOAD", "200", 1);
-    convjit_context *context = open_in_mode(CONVJIT_CACHE_ONLY);
-    convjit_layer *layer;
-    EXPECT_FAILS(try_create(context, small, &layer), CONVJIT_NOT_CACHED, "CUDA_ERROR_INVALID_IMAGE (200)");
-    cr_expect_not_null(strstr(convjit_last_error(), " is of no use in the cache"), "%s", convjit_last_error());
-    convjit_close(context);
-    cr_expect_eq(nvrtc_state()->compiles, 1);
-}
-
-Test(layer_cache, refresh_compiles_what_is_stored_and_off_leaves_no_trace) {
-    make_and_close();
-    convjit_context *context = open_in_mode(CONVJIT_CACHE_REFRESH);
-    convjit_layer_destroy(create_from(context, small, "compiler"));
-    convjit_layer_destroy(create_from(context, small, "memory"));
-    expect_counts(context, (convjit_counters){.memory_hits = 1, .misses = 1, .compiles = 1});
-    convjit_close(context);
-    context = open_in_mode(CONVJIT_CACHE_OFF);
-    convjit_layer_destroy(create_from(context, small, "compiler"));
-    convjit_layer_destroy(create_from(context, other, "compiler"));
-    convjit_close(context);
-    context = open_in_mode(CONVJIT_CACHE_ONLY);
-    convjit_layer_destroy(create_from(context, small, "disk"));
-    convjit_layer *layer;
-    EXPECT_FAILS(try_create(context, other, &layer), CONVJIT_NOT_CACHED, "key ");
-    convjit_close(context);
-}
-
-/* What one context may not compile, another that waited for it compiles. */
-static void *create_while_another_may_not_compile(void *context) {
-    for (int i = 0; i < 50; i++) {
-        convjit_layer *layer;
-        const convjit_status status = try_create(context, small, &layer);
-        cr_assert(status == CONVJIT_NOT_CACHED || status == CONVJIT_SUCCESS, "%s", convjit_last_error());
-        convjit_layer_destroy(layer); /* the other context may have had it in memory */
-    }
-    return NULL;
-}
-
-Test(layer_cache, cache_only_of_one_context_fails_no_other) {
-    convjit_options options = options_for("sm_80"); /* holds no kernel */
-    convjit_context *only = NULL, *off = NULL;
-    options.cache_mode = CONVJIT_CACHE_ONLY;
-    options.log = NULL;
-    options.cache_directory = below("empty");
-    ASSERT_OK(convjit_open(&options, &only));
-    options.cache_mode = CONVJIT_CACHE_OFF;
-    ASSERT_OK(convjit_open(&options, &off));
-    pthread_t thread;
-    pthread_create(&thread, NULL, create_while_another_may_not_compile, only);
-    for (int i = 0; i < 50; i++) {
-        convjit_layer *layer;
-        const convjit_status status = try_create(off, small, &layer);
-        cr_assert_eq(status, CONVJIT_SUCCESS, "%s", convjit_last_error());
-        convjit_layer_destroy(layer);
-    }
-    pthread_join(thread, NULL);
-    convjit_close(only);
-    convjit_close(off);
 }
