@@ -17,7 +17,7 @@ enum {
     AT_MAGIC = 0,
     AT_VERSION = 8,
     AT_BINARY_OFFSET = 12,
-    AT_TOTAL_SIZE = 16,
+    AT_TOTAL_SIZE = CJ_ENTRY_SIZE_AT,
     AT_KEY = 24,
     AT_THREADS = 40,
     AT_SHARED_BYTES = 44,

@@ -51,6 +51,9 @@
 
 #include "key.h"
 
+/* Where an entry states its size, in 8 bytes. */
+enum { CJ_ENTRY_SIZE_AT = 16 };
+
 /* Views: after decoding, pointers go into the decoded bytes. Texts are NUL-terminated. */
 typedef struct cj_entry {
     cj_key key;

@@ -75,7 +75,8 @@ extern "C" {
     X(LOAD_FAILED, "the device refused a binary")                                                    \
     X(LAUNCH_FAILED, "the device refused a launch, or an earlier error of this CUDA context stands") \
     X(INTERNAL, "convjit broke a rule of its own; please report the error text")                     \
-    X(NOT_CACHED, "the cache does not hold the kernel, and its mode forbids to compile")
+    X(NOT_CACHED, "the cache does not hold the kernel, and its mode forbids to compile")             \
+    X(FILE_FAILED, "a file could not be read or written, or is not what it should be")
 
 typedef enum convjit_status {
 #define CONVJIT_STATUS_ENUM(name, text) CONVJIT_##name,
@@ -246,15 +247,6 @@ typedef struct convjit_counters {
 
 CONVJIT_API convjit_counters convjit_get_counters(const convjit_context *context);
 
-/* What a cache directory holds, and what was removed from it. */
-typedef struct convjit_cache_totals {
-    uint64_t files; /* before */
-    uint64_t bytes;
-    uint64_t removed; /* of these files */
-    uint64_t removed_bytes;
-    uint64_t temporaries; /* removed, of writers that were killed; not among the files */
-} convjit_cache_totals;
-
 /* What was found on this machine; for `convjit info` and bug reports. Looks for the driver and NVRTC, so it may take a
  * while. Strings are always terminated; a part that is missing says why in its text. */
 typedef struct convjit_environment {
@@ -390,6 +382,59 @@ CONVJIT_API double convjit_layer_predict_ms(const convjit_layer *layer, int64_t 
 
 /* Destroys a layer and frees its packed weights. No forward of it may be running. NULL is ignored. */
 CONVJIT_API void convjit_layer_destroy(convjit_layer *layer);
+
+/* ---------------------------------------------------------------------------------------------------------------------
+ * The cache as files: for maintenance. No context, no compiler, no GPU; may run while others use the cache, and from
+ * any thread. Of the options (NULL: all defaults) those of the cache are read. All block for as long as the disk takes.
+ * INVALID_ARGUMENT: an option or setting that is none. OUT_OF_MEMORY. FILE_FAILED, with the name and the system's
+ * words.
+ * ------------------------------------------------------------------------------------------------------------------ */
+
+/* One file of an entry; valid during the call that it is given to. */
+typedef struct convjit_cache_entry {
+    const char *path;
+    const char *key;      /* hexadecimal, as in convjit_layer_info; by the file's name */
+    const char *problem;  /* NULL: the entry is sound. Else why it is none ("checksum"), and what follows below is 0 */
+    uint64_t bytes;       /* of the file */
+    int64_t used;         /* when it was last used, or up to an hour before: seconds since 1970 */
+    const char *target;   /* "sm_90a" */
+    const char *compiler; /* exact build */
+    const char *version;  /* of the convjit that wrote it */
+    const char *family;
+    const char *line; /* layer line of the first layer that asked for it */
+    uint32_t threads; /* of a block */
+    uint32_t shared_bytes;
+    uint64_t binary_bytes;
+    const void *binary; /* what the device loads */
+} convjit_cache_entry;
+
+typedef void (*convjit_cache_fn)(void *user, const convjit_cache_entry *entry);
+
+/* Reads and checks every entry of every directory of the cache, in search order; an entry may be there twice. */
+CONVJIT_API convjit_status convjit_cache_list(const convjit_options *options, convjit_cache_fn visit, void *user);
+
+/* What the written directory held, and what was removed from it. */
+typedef struct convjit_cache_totals {
+    uint64_t files; /* entries, and what was written beside them */
+    uint64_t bytes;
+    uint64_t removed; /* of these files */
+    uint64_t removed_bytes;
+    uint64_t temporaries; /* removed, of writers that were killed an hour ago or more; not among the files */
+} convjit_cache_totals;
+
+/* Keeps the written directory within cache_size now: removes what was not used for the longest, down to 90 % of it.
+ * dry_run: removes nothing. `removed` (may be NULL) is told of each file that goes, with path, bytes and time only.
+ * Others that use an entry which goes have it in memory; who comes later builds it anew. */
+CONVJIT_API convjit_status convjit_cache_trim(const convjit_options *options, int dry_run, convjit_cache_fn removed,
+                                              void *user, convjit_cache_totals *totals);
+
+/* Writes every sound entry of the cache, each key once, into one file with a checksum, which may be moved to any
+ * machine and path; a file that is there is replaced when the new one is whole. `entries` (may be NULL): how many. */
+CONVJIT_API convjit_status convjit_cache_export(const convjit_options *options, const char *file, uint64_t *entries);
+
+/* Puts the entries of such a file into the written directory, replacing those of the same key. Nothing is taken from a
+ * file that is not whole. Entries of other compilers or targets do no harm: they are stale or never asked for. */
+CONVJIT_API convjit_status convjit_cache_import(const convjit_options *options, const char *file, uint64_t *entries);
 
 #ifdef __cplusplus
 }
