@@ -28,6 +28,21 @@ static convjit_status open_store(const convjit_options *options, const char *cal
     return status == CONVJIT_SUCCESS ? status : cj_fail_prefix(status, "%s failed", call);
 }
 
+convjit_status convjit_cache_directory(const convjit_options *options, char *path, size_t size) {
+    cj_store *store;
+    CJ_RETURN_IF(path == NULL, CONVJIT_INVALID_ARGUMENT, "cache directory failed: path is NULL");
+    CJ_TRY(open_store(options, "cache directory", &store));
+    const cj_directory *own = cj_store_own(store);
+    convjit_status status = CONVJIT_SUCCESS;
+    if (own == NULL) {
+        status = cj_fail(CONVJIT_FILE_FAILED, "cache directory failed: %s", cj_store_describe(store));
+    } else if ((size_t)snprintf(path, size, "%s", own->path) >= size) {
+        status = cj_fail(CONVJIT_FILE_FAILED, "cache directory failed: its path is longer than %zu bytes", size);
+    }
+    cj_store_close(store);
+    return status;
+}
+
 /* -------------------------------------------------------------------------------------------------------- visit --- */
 
 /* What is done with each entry file: its description, and its bytes where it is sound. */

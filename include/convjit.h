@@ -390,6 +390,10 @@ CONVJIT_API void convjit_layer_destroy(convjit_layer *layer);
  * words.
  * ------------------------------------------------------------------------------------------------------------------ */
 
+/* The path of the directory that is written, which need not be there yet. FILE_FAILED: there is none, or `size` bytes
+ * do not hold it. */
+CONVJIT_API convjit_status convjit_cache_directory(const convjit_options *options, char *path, size_t size);
+
 /* One file of an entry; valid during the call that it is given to. */
 typedef struct convjit_cache_entry {
     const char *path;

@@ -1,4 +1,6 @@
-# test_cli runs the command-line tool and compares with tests/cli/.
-target_compile_definitions(test_cli PRIVATE CLI_PROGRAM="$<TARGET_FILE:convjit_cli>")
-target_link_libraries(test_cli PRIVATE fakes)
-add_dependencies(test_cli convjit_cli)
+# Tests of the command-line tool run it; test_cli compares with tests/cli/.
+foreach(name test_cli test_cli_cache)
+  target_compile_definitions(${name} PRIVATE CLI_PROGRAM="$<TARGET_FILE:convjit_cli>")
+  target_link_libraries(${name} PRIVATE fakes)
+  add_dependencies(${name} convjit_cli)
+endforeach()

@@ -247,6 +247,23 @@ Test(archive, calls_refuse_what_is_none) {
     expect_status(convjit_cache_list(&options, see, NULL), CONVJIT_INVALID_ARGUMENT, "struct_size 3, must be ");
 }
 
+Test(archive, directory_is_the_one_that_is_written) {
+    char path[TESTING_PATH_MAX];
+    char list[2 * TESTING_PATH_MAX];
+    snprintf(list, sizeof list, "%s:/image", below("own"));
+    const convjit_options options = options_of(list);
+    cr_expect_eq(convjit_cache_directory(&options, path, sizeof path), CONVJIT_SUCCESS);
+    cr_expect_str_eq(path, below("own"));
+    expect_status(convjit_cache_directory(&options, path, 4), CONVJIT_FILE_FAILED, "longer than 4 bytes");
+    unsetenv("HOME");
+    char trap[64];
+    snprintf(trap, sizeof trap, "trap/convjit-%lu", (unsigned long)geteuid());
+    cr_assert_eq(mkdir(below("trap"), 0700), 0);
+    setenv("TMPDIR", below("trap"), 1);
+    write_file(below(trap), "no directory");
+    expect_status(convjit_cache_directory(NULL, path, sizeof path), CONVJIT_FILE_FAILED, "it is not a directory");
+}
+
 static void count_removed(void *user, const convjit_cache_entry *entry) {
     cr_expect_eq(entry->bytes > 0, true);
     ++*(int *)user;

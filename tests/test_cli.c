@@ -3,67 +3,9 @@
  * A file of tests/cli/ is a transcript: lines "$ COMMAND" for the shell, then what the command prints (standard output,
  * then standard error), then "-> EXIT STATUS". In JSON, values that differ from run to run or with the kernels are
  * printed as *. The commands of a file share a cache that is empty at first. */
-#include <criterion/criterion.h>
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include "testing.h"
-
-static char folder[TESTING_PATH_MAX];
-
-/* A PATH with `convjit`, an empty cache, and neither driver nor NVRTC, on every machine. */
-static void set_up(void) {
-    char path[2 * TESTING_PATH_MAX + 4096];
-    cr_assert(testing_folder_make(folder), "%s: %s", folder, strerror(errno));
-    (void)snprintf(path, sizeof path, "%s/convjit", folder);
-    cr_assert(symlink(CLI_PROGRAM, path) == 0, "%s: %s", path, strerror(errno));
-    (void)snprintf(path, sizeof path, "%s:%s", folder, getenv("PATH"));
-    setenv("PATH", path, 1);
-    setenv("FOLDER", folder, 1); /* for the commands */
-    (void)snprintf(path, sizeof path, "%s/cache", folder);
-    setenv("CONVJIT_CACHE_DIR", path, 1);
-    setenv("CONVJIT_DRIVER", "/no/such/file", 1);
-    setenv("CONVJIT_NVRTC", "/no/such/file", 1);
-    setenv("LC_ALL", "C", 1);
-    unsetenv("CONVJIT_LOG");
-}
-
-static void tear_down(void) {
-    testing_folder_remove(folder);
-}
+#include "cli_fixture.h"
 
 TestSuite(cli, .init = set_up, .fini = tear_down);
-
-/* What a shell command prints, standard output first; to be freed. */
-static char *run(const char *command, int *exit_status) {
-    char *line = NULL;
-    char *text = NULL;
-    size_t size = 0;
-    cr_assert(asprintf(&line, "{ %s\n} 2>$FOLDER/errors; status=$?; cat $FOLDER/errors; exit $status", command) > 0);
-    FILE *pipe = popen(line, "r"); /* NOLINT(cert-env33-c): transcripts are lines for the shell */
-    FILE *out = open_memstream(&text, &size);
-    cr_assert(pipe != NULL && out != NULL);
-    for (int c = fgetc(pipe); c != EOF; c = fgetc(pipe)) {
-        (void)fputc(c, out);
-    }
-    const int status = pclose(pipe);
-    *exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    (void)fclose(out);
-    free(line);
-    return text;
-}
-
-static void skip_without_host_compiler(void) {
-    int exit_status = 0;
-    free(run("${CONVJIT_CXX:-c++} --version", &exit_status));
-    if (exit_status != 0) {
-        cr_skip_test("no host C++ compiler");
-    }
-}
 
 /* Cuts the values of these names to *. */
 static void mask(char *text) {
@@ -148,18 +90,6 @@ Test(cli, run_compares_and_reports_each_layer) {
 Test(cli, warm_reports_hits_misses_and_what_is_missing) {
     skip_without_host_compiler();
     check_transcript("tests/cli/warm.txt");
-}
-
-/* Runs a command that must exit with `wanted`; its text is to be freed. */
-static char *expect_exit(int wanted, const char *command) {
-    int exit_status = 0;
-    char *text = run(command, &exit_status);
-    cr_assert(exit_status == wanted, "%s: exit status %d, not %d:\n%s", command, exit_status, wanted, text);
-    return text;
-}
-
-static void expect_part(const char *text, const char *part) {
-    cr_expect(strstr(text, part) != NULL, "\"%s\" is missing in:\n%s", part, text);
 }
 
 static void expect_in_order(const char *text, const char *const *parts, size_t count) {

@@ -20,10 +20,12 @@ typedef struct arguments {
     const char *check;
     const char *repeat;
     const char *seed;
+    const char *size;
+    bool dry_run;
     bool why;
     bool json;
     bool help;
-    char **lines; /* the other words: layer lines */
+    char **lines; /* the other words: layer lines; of cache, its action and what that takes */
     int line_count;
 } arguments;
 
@@ -36,10 +38,11 @@ typedef struct command {
     int (*run)(const arguments *given);
 } command;
 
-enum { COMMAND_RUN = 1, COMMAND_WARM = 2, COMMAND_INFO = 4, COMMAND_ALL = 7 };
+enum { COMMAND_RUN = 1, COMMAND_WARM = 2, COMMAND_CACHE = 4, COMMAND_INFO = 8, COMMAND_ALL = 15 };
 
 int command_run(const arguments *given);
 int command_warm(const arguments *given);
+int command_cache(const arguments *given);
 int command_info(const arguments *given);
 
 /* Reads the words after the command's name. False, with a message on standard error, where one is unknown, lacks its

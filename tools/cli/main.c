@@ -9,6 +9,18 @@ static const command COMMANDS[] = {
      "create each layer, run it on random data, compare it with float64 and time it", COMMAND_RUN, command_run},
     {"warm", "--target T,T [OPTION ...] [LAYER-LINE ...]",
      "build each layer for each target into the cache; needs no GPU", COMMAND_WARM, command_warm},
+    {"cache", "ACTION [OPTION ...]",
+     "look at the cache, and after it, without compiling; ACTION is one of these\n\n"
+     "  path                print the directory that is written\n"
+     "  list                every entry of every directory: target, family, layer, size and last use\n"
+     "  verify              check every entry and print those that are damaged; exit status 1 if there are any\n"
+     "  show ENTRY          every field of one entry: its key, the beginning of its key, or its path\n"
+     "  diff ENTRY ENTRY    the fields that differ, and of what the keys hash (CONVJIT_CACHE_FIELDS) the lines; 1 if "
+     "any\n"
+     "  trim                remove what was not used for the longest, as far as the size limit asks for it\n"
+     "  export FILE         write every entry into one file, which import reads on any machine\n"
+     "  import FILE         put the entries of such a file into the cache",
+     COMMAND_CACHE, command_cache},
     {"info", "[OPTION ...]", "show what is here: device, driver, NVRTC, targets, cache directory", COMMAND_INFO,
      command_info},
 };
