@@ -22,8 +22,8 @@ enum { FORMAT_VERSION = 1 };
 enum { AT_VERSION = 8, HEAD_SIZE = 16, TAIL_SIZE = 32, AT_TAIL_COUNT = 0, AT_TAIL_SIZE = 8, AT_TAIL_CHECKSUM = 16 };
 
 struct cj_archive {
-    FILE *file;
     XXH3_state_t hash;
+    FILE *file;
     uint64_t count;
     uint64_t size; /* bytes so far */
     char path[PATH_MAX];

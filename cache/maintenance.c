@@ -70,7 +70,7 @@ static convjit_status visit_file(const cj_directory *directory, const cj_file *f
     char key[2 * CJ_KEY_BYTES + 1];
     void *bytes = NULL;
     size_t size = 0;
-    cj_entry entry;
+    cj_entry entry = {0};
     cj_directory_path(directory, file->name, path);
     key_of(file->name, key);
     convjit_cache_entry described = {.path = path, .key = key, .bytes = file->size, .used = file->used};

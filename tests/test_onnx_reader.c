@@ -320,6 +320,85 @@ Test(onnx_reader, an_activation_is_not_taken_from_a_value_that_others_read) {
     onnx_model_free(&model);
 }
 
+/* ------------------------------------------------------------------------------------- what exporters do besides
+ */
+
+/* A node Constant that gives `weights` (made by put_weights, whose field it takes off). */
+static message make_constant(const char *output, int rank, const int64_t *dims) {
+    message weights = {0}, attribute = {0}, node = {0};
+    put_weights(&weights, "", rank, dims);
+    const size_t head = weights.bytes[1] >= 0x80 ? 3 : 2; /* of the field: its number, then its length */
+    put_text(&attribute, 1, "value");
+    put_bytes(&attribute, 5, weights.bytes + head, weights.size - head);
+    put_text(&node, 2, output);
+    put_text(&node, 4, "Constant");
+    put_message(&node, 5, &attribute);
+    return node;
+}
+
+Test(onnx_reader, weights_may_come_from_a_constant) {
+    message graph = {0};
+    const message conv = NODE("Conv", "y", "x", "w"), w = make_constant("w", INTS(4, 3, 3, 3));
+    put_input(&graph, "x", FLOAT, INTS(1, 3, 7, 9));
+    put_message(&graph, 1, &w);
+    put_message(&graph, 1, &conv);
+    onnx_model model = load(&graph);
+    cr_assert_eq(model.layer_count, 1);
+    expect_line(&model.layers[0], "conv2d n1 c3 k4 in7x9 f3x3 s1 p0 f32 nchw fp32");
+    cr_expect_null(model.other, "a constant is no operation: %s", model.other);
+    onnx_model_free(&model);
+}
+
+static void put_branch(message *node, const char *name, const message *graph) {
+    message attribute = {0};
+    put_text(&attribute, 1, name);
+    put_message(&attribute, 6, graph);
+    put_message(node, 5, &attribute);
+}
+
+/* The branches use names of the graph around them, and both have a w of their own. */
+Test(onnx_reader, layers_inside_the_branches_of_an_if_are_found) {
+    message graph = {0}, branches[2] = {{{0}, 0}}, choice = NODE("If", "y", "c");
+    const message conv = NODE("Conv", "a", "x", "v"), inner = NODE("Conv", "z", "a", "w"),
+                  relu = NODE("Relu", "z2", "z");
+    put_input(&graph, "x", FLOAT, INTS(1, 3, 7, 9));
+    put_weights(&graph, "v", INTS(4, 3, 3, 3));
+    for (int i = 0; i < 2; ++i) {
+        put_weights(&branches[i], "w", INTS(2 + i, 4, 1, 1));
+        put_message(&branches[i], 1, &inner);
+    }
+    put_message(&branches[1], 1, &relu);
+    put_branch(&choice, "then_branch", &branches[0]);
+    put_branch(&choice, "else_branch", &branches[1]);
+    put_message(&graph, 1, &conv);
+    put_message(&graph, 1, &choice);
+    onnx_model model = load(&graph);
+    cr_assert_eq(model.layer_count, 3);
+    expect_line(&model.layers[0], "conv2d n1 c3 k4 in7x9 f3x3 s1 p0 f32 nchw fp32");
+    expect_line(&model.layers[1], "conv2d n1 c4 k2 in5x7 f1x1 s1 p0 f32 nchw fp32");
+    expect_line(&model.layers[2], "conv2d n1 c4 k3 in5x7 f1x1 s1 p0 f32 nchw fp32 relu");
+    cr_expect_eq(model.other_count, 1, "the If: %zu", model.other_count);
+    onnx_model_free(&model);
+}
+
+/* An activation behind a layer is not taken into it if a branch reads the value in front of it too. */
+Test(onnx_reader, an_activation_is_not_taken_from_a_value_that_a_branch_reads) {
+    message graph = {0}, branch = {0}, choice = NODE("If", "y", "c");
+    const message conv = NODE("Conv", "a", "x", "w"), relu = NODE("Relu", "b", "a"), inner = NODE("Neg", "z", "a");
+    put_input(&graph, "x", FLOAT, INTS(1, 3, 7, 9));
+    put_weights(&graph, "w", INTS(4, 3, 3, 3));
+    put_message(&branch, 1, &inner);
+    put_branch(&choice, "then_branch", &branch);
+    put_message(&graph, 1, &conv);
+    put_message(&graph, 1, &relu);
+    put_message(&graph, 1, &choice);
+    onnx_model model = load(&graph);
+    cr_assert_eq(model.layer_count, 1);
+    cr_expect_eq(model.layers[0].desc.activation, CONVJIT_NONE);
+    cr_expect_eq(model.other_count, 3, "Relu, If, Neg: %zu", model.other_count);
+    onnx_model_free(&model);
+}
+
 /* ---------------------------------------------------------------------------------------------------------- bad input
  */
 

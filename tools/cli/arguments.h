@@ -17,10 +17,14 @@ typedef struct arguments {
     const char *math;
     const char *distribution;
     const char *in_size;
-    const char *check;
+    const char *check; /* of run */
     const char *repeat;
     const char *seed;
     const char *size;
+    const char *suite;
+    const char *jobs;
+    const char *shard;
+    bool only_check;
     bool dry_run;
     bool why;
     bool json;

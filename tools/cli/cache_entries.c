@@ -10,8 +10,6 @@
 #include "cache.h"
 #include "report.h"
 
-extern char **environ;
-
 /* An entry's header as texts, to be printed or compared. */
 enum { FIELDS_MAX = 13, VALUE_MAX = 1024, FIRST_COMPARED = 3 /* behind path, key and time */ };
 typedef struct field {

@@ -5,10 +5,11 @@
 #include "convjit.h"
 
 static const command COMMANDS[] = {
-    {"run", "[OPTION ...] [LAYER-LINE ...]",
+    {"run", "[OPTION ...] [LAYER-LINE | FILE ...]",
      "create each layer, run it on random data, compare it with float64 and time it", COMMAND_RUN, command_run},
-    {"warm", "--target T,T [OPTION ...] [LAYER-LINE ...]",
-     "build each layer for each target into the cache; needs no GPU", COMMAND_WARM, command_warm},
+    {"warm", "--target T,T [OPTION ...] [LAYER-LINE | FILE ...]",
+     "build each layer for each target into the cache, once; needs no GPU. A run that was stopped goes on where it was",
+     COMMAND_WARM, command_warm},
     {"cache", "ACTION [OPTION ...]",
      "look at the cache, and after it, without compiling; ACTION is one of these\n\n"
      "  path                print the directory that is written\n"
@@ -27,16 +28,21 @@ static const command COMMANDS[] = {
 enum { COMMAND_COUNT = sizeof COMMANDS / sizeof COMMANDS[0] };
 
 static void print_help(void) {
-    (void)puts("usage: convjit COMMAND [OPTION ...] [LAYER-LINE ...]\n"
+    (void)puts("usage: convjit COMMAND [OPTION ...] [LAYER-LINE | FILE ...]\n"
                "       convjit --help | --version\n");
     for (size_t i = 0; i < COMMAND_COUNT; i++) {
         arguments_help(&COMMANDS[i], stdout);
         (void)puts("");
     }
     (void)puts(
-        "A LAYER-LINE is one quoted word, as \"conv2d n8 c32 k64 in56x56 f3x3\" or \"NAME: conv2d ...\"; in a FILE it "
-        "is a\n"
-        "line, and # starts a comment. Exit status: 0 all passed, 1 a layer failed, 2 the command line is wrong.");
+        "A LAYER-LINE is one quoted word, as \"conv2d n8 c32 k64 in56x56 f3x3\" or \"NAME: conv2d ...\". A FILE is an "
+        "ONNX\n"
+        "model (*.onnx), all of whose convolutions are taken, or has one layer line a line, and # starts a comment: "
+        "one "
+        "written\n"
+        "by hand, or by CONVJIT_RECORD. Exit status: 0 all passed, 1 a layer failed or is missing, 2 the command line "
+        "is\n"
+        "wrong.");
 }
 
 int main(int count, char **words) {

@@ -197,7 +197,9 @@ static int run_and_print(const arguments *given, const trial_setup *setup, const
     if (table != NULL && notes != NULL) {
         const size_t passed = try_layers(setup, list, table, notes);
         (void)(given->json ? print_json : print_text)(table, setup, list->count, passed, note);
-        exit_status = passed == list->count && !report_failed(table) ? CLI_PASSED : CLI_FAILED;
+        layers_print_refused(list, notes);
+        const bool all = passed == list->count && list->refused_count == 0;
+        exit_status = all && !report_failed(table) ? CLI_PASSED : CLI_FAILED;
     }
     if (notes != NULL && fclose(notes) == 0 && size > 0) {
         (void)fflush(stdout);

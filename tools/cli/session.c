@@ -10,6 +10,7 @@ bool session_open(const arguments *given, const char *target, convjit_context **
     options.target = target;
     options.cache_directory = given->cache;
     options.dump_directory = given->dump;
+    options.cache_mode = given->only_check ? CONVJIT_CACHE_ONLY : CONVJIT_CACHE_DEFAULT;
     *out = NULL;
     if (given->dump != NULL && mkdir(given->dump, 0777) != 0 && errno != EEXIST) {
         (void)usage_error("--dump: %s cannot be made: %s", given->dump, strerror(errno));

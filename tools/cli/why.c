@@ -80,10 +80,11 @@ int run_why(const arguments *given, const layer_list *list) {
         computed += explain(target, &list->layers[i], given->json, notes);
     }
     (void)fputs(given->json ? "\n  ]\n}\n" : "", stdout);
+    layers_print_refused(list, notes);
     if (fclose(notes) == 0 && size > 0) {
         (void)fflush(stdout);
         (void)fputs(text, stderr);
     }
     free(text);
-    return computed == list->count ? CLI_PASSED : CLI_FAILED;
+    return computed == list->count && list->refused_count == 0 ? CLI_PASSED : CLI_FAILED;
 }

@@ -42,8 +42,9 @@ typedef struct onnx_model {
     size_t weight_count;
     const char **inputs; /* of the graph, in order, without initialisers */
     size_t input_count;
-    const char *other; /* operator of the first node that is neither a layer nor fused into one; NULL if none */
-    void *message;     /* the decoded file, which all the above points into */
+    const char *other;  /* operator of the first node that is neither a layer nor fused into one; NULL if none */
+    size_t other_count; /* such nodes */
+    void *message;      /* the decoded file, which all the above points into */
 } onnx_model;
 
 /* Reads a model file (.onnx). False with a reason for a file that cannot be read or is no ONNX model. */
