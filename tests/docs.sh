@@ -3,6 +3,7 @@
 #
 #   docs.sh settings             the settings table of README is that of src/settings.h
 #   docs.sh help CONVJIT         the synopsis in README is what CONVJIT --help prints
+#   docs.sh warm CONVJIT NVRTC   the commands under "Warm a deployment" in README work; NVRTC is the fake one
 #   docs.sh example PROGRAM      the C example of README, built as PROGRAM, prints what its comment says
 #   docs.sh paths                every path of the repository that a *.md names exists
 #   docs.sh identifiers          every convjit_... and CONVJIT_... that a *.md names exists
@@ -45,6 +46,46 @@ check_example() { # PROGRAM
     cache=$(mktemp -d)
     same "output of the C example" "$(CONVJIT_CACHE_DIR=$cache "$1" || true)" "$wanted"
     rm -rf "$cache"
+}
+
+# The commands run in a folder with the files that they name; /opt and /build are folders in it.
+check_warm() { # CONVJIT NVRTC
+    local folder commands command count=0
+    folder=$(mktemp -d)
+    commands=$(section 'Warm a deployment' | awk '
+        /^```(sh|dockerfile)$/ { inside = 1; next }
+        /^```/ { inside = 0 }
+        inside && NF && !/^(FROM|COPY) / { sub(/^RUN /, ""); sub(/^ENV /, "export "); print }')
+    mkdir -p "$folder/bin" "$folder/opt" "$folder/build"
+    ln -s "$1" "$folder/bin/convjit"
+    printf '%s\n' '#!/bin/sh' "CONVJIT_CACHE_MODE=off convjit warm --target cpu,sm_80 'conv2d c2 k8 in5x6 f3x3'" \
+        >"$folder/application"
+    chmod +x "$folder/application"
+    # A Conv over x, of any size, with w of [1, 1, 3]; field by field as onnx.proto numbers them.
+    { printf '\072\054\012\017\012\001x\012\001w\022\001y\042\004Conv'
+        printf '\052\031\010\001\010\001\010\003\020\001\102\001w\112\014abcdefghijkl'; } >"$folder/build/model.onnx"
+    (
+        cd "$folder"
+        export PATH="$folder/bin:$PATH" HOME=$folder CONVJIT_NVRTC=$2 CONVJIT_CXX=/no/such/file SLURM_ARRAY_TASK_ID=1
+        unset CONVJIT_CACHE_DIR CONVJIT_CACHE_MODE CONVJIT_CACHE_SIZE CONVJIT_RECORD XDG_CACHE_HOME
+        while IFS= read -r command; do
+            command=$(sed -E "s#(^|[ :])/(opt|build)/#\\1$folder/\\2/#g" <<<"$command")
+            case $command in export*) ;; *) [ ! -e layers.txt ] || cp layers.txt build/ ;; esac
+            # shellcheck disable=SC2294
+            eval "$command" >output 2>&1 || case $command in
+            *./application) ;; # it asks for the target cpu too, whose compiler is not there
+            *) printf '%s\n' "fails: $command" && cat output && exit 1 ;;
+            esac
+            case $command in *--check*) unset CONVJIT_CACHE_MODE CONVJIT_CACHE_DIR ;; esac # the image ends here
+        done <<<"$commands"
+        # The commands did what they say: two layers for two targets, and one of eight parts of one layer for two.
+        [ "$(find opt/kernels -name '*.entry' | wc -l)" = 4 ] || { echo "opt/kernels: not 4 entries" && exit 1; }
+        [ "$(find elsewhere -name '*.entry' | wc -l)" = 1 ] || { echo "elsewhere: not 1 entry" && exit 1; }
+        cmp <(sort -u layers.txt) <(echo 'conv2d c2 k8 in5x6 f3x3 s1 p0 f32 nchw fp32')
+    ) || failed=1
+    count=$(grep -c 'convjit' <<<"$commands")
+    [ "$count" -ge 5 ] || wrong "only $count commands found: is the pattern still right?"
+    rm -rf "$folder"
 }
 
 # NAME in a path stands for any name: there must be at least one such file.
