@@ -380,6 +380,20 @@ CONVJIT_API convjit_layer_info convjit_layer_get_info(const convjit_layer *layer
  * than 1. */
 CONVJIT_API double convjit_layer_predict_ms(const convjit_layer *layer, int64_t batch);
 
+/* The layer's kernel as bytes, for engines that keep their plans in files of their own: an entry of the cache, which
+ * convjit_import takes on any machine. bytes NULL: only sets *size. Else *size is the room there, and becomes the size,
+ * which is the same from call to call. Needs no GPU; blocks for milliseconds, for a context without a device reads its
+ * cache again, and compiles where that has lost the kernel.
+ * INVALID_ARGUMENT (NULL, too little room), OUT_OF_MEMORY; NO_COMPILER, COMPILE_FAILED, NOT_CACHED: lost, as above. */
+CONVJIT_API convjit_status convjit_layer_export(const convjit_layer *layer, void *bytes, size_t *size);
+
+/* Gives a context a kernel of convjit_layer_export: layers that are created later take it from memory, whatever the
+ * mode of the cache, and neither compiler nor cache is needed. It stays in memory until the context closes; the bytes
+ * are copied, and not written to the cache. Fast; needs no GPU. A kernel that no layer asks for (of another version of
+ * convjit) does no harm.
+ * INVALID_ARGUMENT: NULL, damaged bytes, or a kernel for another target than the context's. OUT_OF_MEMORY. */
+CONVJIT_API convjit_status convjit_import(convjit_context *context, const void *bytes, size_t size);
+
 /* Destroys a layer and frees its packed weights. No forward of it may be running. NULL is ignored. */
 CONVJIT_API void convjit_layer_destroy(convjit_layer *layer);
 

@@ -31,112 +31,6 @@
 #include "settings.h"
 #include "status.h"
 
-/* ----------------------------------------------------------------------------------------------------- counters --- */
-
-/* A key whose entry was warned about. */
-typedef struct warned_key {
-    unsigned char key[CJ_KEY_BYTES];
-    UT_hash_handle hh;
-} warned_key;
-
-struct cj_counters {
-    pthread_mutex_t lock;
-    convjit_counters counts;
-    bool store_failure_logged;
-    warned_key *warned;
-};
-
-cj_counters *cj_counters_create(void) {
-    cj_counters *counters = calloc(1, sizeof *counters);
-    if (counters != NULL && pthread_mutex_init(&counters->lock, NULL) != 0) {
-        free(counters);
-        counters = NULL;
-    }
-    return counters;
-}
-
-void cj_counters_destroy(cj_counters *counters) {
-    if (counters == NULL) {
-        return;
-    }
-    warned_key *warned = counters->warned;
-    HASH_CLEAR(hh, counters->warned); /* frees the table, leaves the list */
-    while (warned != NULL) {
-        warned_key *next = warned->hh.next;
-        free(warned);
-        warned = next;
-    }
-    pthread_mutex_destroy(&counters->lock);
-    free(counters);
-}
-
-convjit_counters cj_counters_read(const cj_counters *counters) {
-    cj_counters *lockable = (cj_counters *)counters; /* the lock is no part of the value */
-    pthread_mutex_lock(&lockable->lock);
-    const convjit_counters counts = counters->counts;
-    pthread_mutex_unlock(&lockable->lock);
-    return counts;
-}
-
-static void count(cj_counters *counters, uint64_t *counter) {
-    pthread_mutex_lock(&counters->lock);
-    ++*counter;
-    pthread_mutex_unlock(&counters->lock);
-}
-
-void cj_counters_memory_hit(cj_counters *counters) {
-    count(counters, &counters->counts.memory_hits);
-}
-
-static void count_compile(cj_counters *counters, bool succeeded, double milliseconds) {
-    pthread_mutex_lock(&counters->lock);
-    counters->counts.compiles += succeeded;
-    counters->counts.compile_ms += milliseconds;
-    pthread_mutex_unlock(&counters->lock);
-}
-
-/* True the first time for a key. Where memory is used up it stays true: a line too many is better than none. */
-static bool warn_first(cj_counters *counters, const cj_key *key) {
-    warned_key *warned;
-    HASH_FIND(hh, counters->warned, key->bytes, CJ_KEY_BYTES, warned);
-    if (warned != NULL) {
-        return false;
-    }
-    warned = calloc(1, sizeof *warned);
-    if (warned != NULL) {
-        memcpy(warned->key, key->bytes, CJ_KEY_BYTES);
-        HASH_ADD(hh, counters->warned, key, CJ_KEY_BYTES, warned);
-        if (warned->hh.tbl == NULL) {
-            free(warned);
-        }
-    }
-    return true;
-}
-
-/* Counts a bad entry; one line a key, for an entry that cannot be replaced is met at every create. `instead`: what is
- * done about it. */
-static void count_corrupt(cj_counters *counters, const cj_log *log, const cj_key *key, const char *reason,
-                          const char *instead) {
-    pthread_mutex_lock(&counters->lock);
-    counters->counts.corrupt++;
-    const bool first = warn_first(counters, key);
-    pthread_mutex_unlock(&counters->lock);
-    if (first) {
-        cj_log_line(log, "cache: entry %s not used: %s; %s", key->hex, reason, instead);
-    }
-}
-
-static void count_store_failure(cj_counters *counters, const cj_log *log, const char *reason) {
-    pthread_mutex_lock(&counters->lock);
-    counters->counts.store_failures++;
-    const bool first = !counters->store_failure_logged;
-    counters->store_failure_logged = true;
-    pthread_mutex_unlock(&counters->lock);
-    if (first) {
-        cj_log_line(log, "cache: binary not stored: %s; said once, further failures are only counted", reason);
-    }
-}
-
 /* -------------------------------------------------------------------------------------------------------- table --- */
 
 typedef enum node_state {
@@ -295,6 +189,8 @@ static bool take_from_disk(const build *job, cj_binary *out, char *reason, size_
         return false;
     }
     snprintf(out->compiler, sizeof out->compiler, "%s", read.entry.compiler);
+    out->threads = read.entry.threads;
+    out->shared_bytes = read.entry.shared_bytes;
     out->blob.size = read.entry.binary_size;
     out->blob.data = read.bytes; /* the binary moves to the front of the bytes it was read with */
     memmove(read.bytes, read.entry.binary, read.entry.binary_size);
@@ -309,30 +205,36 @@ static double now_ms(void) {
 
 static convjit_status compile(const build *job, cj_binary *out) {
     CJ_TRY(job->compiler->open(out->compiler));
+    out->threads = job->request->threads;
+    out->shared_bytes = job->request->shared_bytes;
     const double start = now_ms();
     convjit_status status = job->compiler->compile(job->request->target, job->request->source, &out->blob);
     if (status == CONVJIT_SUCCESS && out->blob.size == 0) {
         status =
             cj_fail(CONVJIT_COMPILE_FAILED, "compile: %s reported success and gave an empty binary", out->compiler);
     }
-    count_compile(job->counters, status == CONVJIT_SUCCESS, now_ms() - start);
+    cj_counters_compiled(job->counters, status == CONVJIT_SUCCESS, now_ms() - start);
     return status;
 }
 
+cj_entry cj_binary_entry(const cj_request *request, const cj_binary *binary) {
+    return (cj_entry){.key = binary->key,
+                      .target = request->target->name,
+                      .compiler = binary->compiler,
+                      .version = convjit_version(),
+                      .family = request->family,
+                      .line = request->line,
+                      .threads = binary->threads,
+                      .shared_bytes = binary->shared_bytes,
+                      .binary = binary->blob.data,
+                      .binary_size = binary->blob.size};
+}
+
 static void store(const build *job, const cj_binary *binary) {
-    const cj_entry entry = {.key = binary->key,
-                            .target = job->request->target->name,
-                            .compiler = binary->compiler,
-                            .version = convjit_version(),
-                            .family = job->request->family,
-                            .line = job->request->line,
-                            .threads = job->request->threads,
-                            .shared_bytes = job->request->shared_bytes,
-                            .binary = binary->blob.data,
-                            .binary_size = binary->blob.size};
+    const cj_entry entry = cj_binary_entry(job->request, binary);
     char reason[CJ_REASON_SIZE];
     if (!cj_store_write(job->store, &entry, reason)) {
-        count_store_failure(job->counters, job->log, reason);
+        cj_counters_store_failure(job->counters, job->log, reason);
     }
 }
 
@@ -346,7 +248,7 @@ static convjit_status refuse_to_compile(const build *job, const cj_key *key, con
 
 /* Compiles for a node of ours. Those who wait get the binary before it is written to disk. */
 static convjit_status compile_node(const build *job, node *built, const char *reason) {
-    count(job->counters, &job->counters->counts.misses);
+    cj_counters_found(job->counters, CJ_FOUND_NOWHERE);
     const bool only = cj_store_mode(job->store) == CONVJIT_CACHE_ONLY;
     const convjit_status status =
         finish_node(built, only ? refuse_to_compile(job, &built->binary.key, reason) : compile(job, &built->binary));
@@ -413,14 +315,14 @@ static convjit_status build_node(const build *job, node *ours, cj_origin *origin
         hit = take_from_disk(job, &ours->binary, reason, sizeof reason);
     }
     if (reason[0] != '\0') {
-        count_corrupt(job->counters, job->log, &ours->binary.key, reason,
-                      hit         ? "another directory has it"
-                      : may_build ? "built anew"
-                                  : not_built);
+        cj_counters_corrupt(job->counters, job->log, &ours->binary.key, reason,
+                            hit         ? "another directory has it"
+                            : may_build ? "built anew"
+                                        : not_built);
     }
     convjit_status status = CONVJIT_SUCCESS;
     if (hit) {
-        count(job->counters, &job->counters->counts.disk_hits);
+        cj_counters_found(job->counters, CJ_FOUND_ON_DISK);
         status = finish_node(ours, CONVJIT_SUCCESS);
     } else {
         explain_miss(job, &ours->binary.key);
@@ -431,6 +333,19 @@ static convjit_status build_node(const build *job, node *ours, cj_origin *origin
     return status;
 }
 
+/* Takes a node that is of no use out of the table, and gives our reference to it back. Layers that hold it keep it. */
+static void forget(node *useless) {
+    pthread_mutex_lock(&table_lock);
+    remove_node(useless);
+    drop_node(useless);
+    pthread_mutex_unlock(&table_lock);
+}
+
+/* Not so for one that was imported from a convjit that planned otherwise. */
+static bool is_for_launch(const cj_binary *binary, const cj_request *request) {
+    return binary->threads == request->threads && binary->shared_bytes == request->shared_bytes;
+}
+
 convjit_status cj_binary_get(const cj_request *request, cj_store *store, cj_counters *counters, const cj_log *log,
                              cj_binary **out, cj_origin *origin) {
     const build job = {request, cj_target_compiler(request->target), store, counters, log};
@@ -439,10 +354,16 @@ convjit_status cj_binary_get(const cj_request *request, cj_store *store, cj_coun
     bool ours;
     CJ_TRY(make_key(request, &key));
     CJ_TRY(get_node(&key, &found, &ours));
+    if (!ours && !is_for_launch(&found->binary, request)) {
+        forget(found);
+        cj_counters_corrupt(counters, log, &key, "the one in memory was made for another launch than the plan's",
+                            "looked for elsewhere");
+        CJ_TRY(get_node(&key, &found, &ours));
+    }
     if (ours) {
         CJ_TRY(build_node(&job, found, origin));
     } else {
-        count(counters, &counters->counts.memory_hits);
+        cj_counters_found(counters, CJ_FOUND_IN_MEMORY);
         *origin = CJ_ORIGIN_MEMORY;
     }
     *out = &found->binary;
@@ -458,18 +379,37 @@ convjit_status cj_binary_rebuild(const cj_request *request, cj_binary *refused, 
     const bool only = cj_store_mode(store) == CONVJIT_CACHE_ONLY;
     char reason[512];
     snprintf(reason, sizeof reason, "%s", convjit_last_error()); /* the device's words */
-    node *old = (node *)refused;                                 /* its first member */
-    pthread_mutex_lock(&table_lock);
-    remove_node(old);
-    drop_node(old);
-    pthread_mutex_unlock(&table_lock);
+    forget((node *)refused);                                     /* its first member */
 
     node *found;
     bool ours;
     CJ_TRY(get_node(&key, &found, &ours));
     if (ours) {
-        count_corrupt(counters, log, &key, "the device refused the binary", only ? not_built : "built anew");
+        cj_counters_corrupt(counters, log, &key, "the device refused the binary", only ? not_built : "built anew");
         CJ_TRY(compile_node(&job, found, reason));
+    }
+    *out = &found->binary;
+    return CONVJIT_SUCCESS;
+}
+
+/* Fills a binary with a copy of an entry's. */
+static convjit_status copy_entry(const cj_entry *entry, cj_binary *out) {
+    out->blob.data = malloc(entry->binary_size);
+    CJ_RETURN_IF(out->blob.data == NULL, CONVJIT_OUT_OF_MEMORY, "memory for a binary is used up");
+    memcpy(out->blob.data, entry->binary, entry->binary_size);
+    out->blob.size = entry->binary_size;
+    out->threads = entry->threads;
+    out->shared_bytes = entry->shared_bytes;
+    snprintf(out->compiler, sizeof out->compiler, "%s", entry->compiler);
+    return CONVJIT_SUCCESS;
+}
+
+convjit_status cj_binary_import(const cj_entry *entry, cj_binary **out) {
+    node *found;
+    bool ours;
+    CJ_TRY(get_node(&entry->key, &found, &ours));
+    if (ours) {
+        CJ_TRY(finish_node(found, copy_entry(entry, &found->binary)));
     }
     *out = &found->binary;
     return CONVJIT_SUCCESS;

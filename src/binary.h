@@ -6,7 +6,7 @@
 
 #include "../cache/key.h"
 #include "../cache/store.h"
-#include "log.h"
+#include "counters.h"
 #include "target.h"
 
 typedef enum cj_origin { CJ_ORIGIN_MEMORY, CJ_ORIGIN_DISK, CJ_ORIGIN_COMPILER } cj_origin;
@@ -17,6 +17,8 @@ typedef struct cj_binary {
     cj_key key;
     cj_blob blob;
     char compiler[CJ_COMPILER_ID_MAX]; /* that built it */
+    uint32_t threads;                  /* of the launch it was made for */
+    uint32_t shared_bytes;
 } cj_binary;
 
 /* What to build. */
@@ -30,15 +32,9 @@ typedef struct cj_request {
     uint32_t shared_bytes;
 } cj_request;
 
-/* Counts of one context; guarded by a lock of their own. */
-typedef struct cj_counters cj_counters;
-cj_counters *cj_counters_create(void);
-void cj_counters_destroy(cj_counters *counters);
-convjit_counters cj_counters_read(const cj_counters *counters);
-void cj_counters_memory_hit(cj_counters *counters); /* of a kernel that was found without asking for its binary */
-
 /* Gets the binary and one reference to it. Store errors are counted and logged once, never returned.
- * NO_COMPILER, COMPILE_FAILED, OUT_OF_MEMORY. A failed build is not remembered: the next request tries again. */
+ * NO_COMPILER, COMPILE_FAILED, NOT_CACHED (cache-only), OUT_OF_MEMORY. A failed build is not remembered: the next
+ * request tries again. */
 convjit_status cj_binary_get(const cj_request *request, cj_store *store, cj_counters *counters, const cj_log *log,
                              cj_binary **out, cj_origin *origin);
 
@@ -46,6 +42,12 @@ convjit_status cj_binary_get(const cj_request *request, cj_store *store, cj_coun
  * as corrupt. Takes the reference of `refused` and gives one to `out`. */
 convjit_status cj_binary_rebuild(const cj_request *request, cj_binary *refused, cj_store *store, cj_counters *counters,
                                  const cj_log *log, cj_binary **out);
+
+/* The entry of a binary; points into both. */
+cj_entry cj_binary_entry(const cj_request *request, const cj_binary *binary);
+
+/* Puts an entry's binary into memory, unless one of its key is there, and gives a reference, which keeps it there. */
+convjit_status cj_binary_import(const cj_entry *entry, cj_binary **out);
 
 /* Gives the reference back; the last one frees it. NULL is ignored. */
 void cj_binary_release(cj_binary *binary);

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "binary.h"
+#include "dump.h"
 #include "environment.h"
 #include "family.h"
 #include "loaded.h"
@@ -55,8 +56,6 @@ static convjit_status open_target(convjit_context *context, const char *name) {
         return CONVJIT_SUCCESS;
     }
     context->device = name ? &cj_cpu_device : &cj_cuda_device;
-    context->loaded = cj_loaded_create(context->device);
-    CJ_RETURN_IF(!context->loaded, CONVJIT_OUT_OF_MEMORY, "no memory for a context");
     return context->device->open(&context->target, &context->opened);
 }
 
@@ -77,6 +76,10 @@ convjit_status convjit_open(const convjit_options *options, convjit_context **ou
     convjit_status status =
         complete ? cj_store_open(options, &context->store) : cj_fail(CONVJIT_OUT_OF_MEMORY, "no memory for a context");
     status = status == CONVJIT_SUCCESS ? open_target(context, options->target) : cj_fail_prefix(status, "open failed");
+    if (status == CONVJIT_SUCCESS) {
+        context->loaded = cj_loaded_create(context->device);
+        status = context->loaded ? status : cj_fail(CONVJIT_OUT_OF_MEMORY, "open failed: no memory for a context");
+    }
     if (status != CONVJIT_SUCCESS) {
         convjit_close(context);
         return status;
@@ -113,61 +116,7 @@ void convjit_get_environment(const convjit_context *context, convjit_environment
     cj_store_close(own);
 }
 
-/* ---- questions ---- */
-
-convjit_status convjit_supported(const convjit_desc *desc, const char *target_name) {
-    cj_problem problem;
-    cj_target target;
-    CJ_TRY(cj_problem_make(desc, &problem));
-    CJ_TRY(cj_target_parse(target_name, &target));
-    return cj_family_supports(&problem, &target);
-}
-
-convjit_status convjit_explain(const convjit_desc *desc, int64_t batch, const char *target_name, convjit_log_fn write,
-                               void *user) {
-    cj_problem problem;
-    cj_target target;
-    cj_text text = {0};
-    CJ_RETURN_IF(!write, CONVJIT_INVALID_ARGUMENT, "explain failed: write is NULL");
-    CJ_RETURN_IF(batch < 0, CONVJIT_INVALID_ARGUMENT, "explain failed: batch %lld, must be at least 0",
-                 (long long)batch);
-    CJ_TRY(cj_problem_make(desc, &problem));
-    CJ_TRY(cj_target_parse(target_name, &target));
-    const convjit_status status = cj_family_explain(&problem, &target, batch, &text);
-    if (text.failed) {
-        cj_text_free(&text);
-        return cj_fail(CONVJIT_OUT_OF_MEMORY, "explain failed: no memory for the text");
-    }
-    char *rest = text.data;
-    for (char *line = strsep(&rest, "\n"); rest; line = strsep(&rest, "\n")) {
-        write(user, line);
-    }
-    cj_text_free(&text);
-    return status;
-}
-
 /* ---- create ---- */
-
-/* Leaves source and binary for people, named after family and key. Failures are only logged: the layer is fine. */
-static void dump(const convjit_layer *layer, const cj_text *source, const cj_binary *binary) {
-    const convjit_context *context = layer->context;
-    const bool cpu = context->target.kind == CJ_TARGET_CPU;
-    const struct {
-        const char *suffix;
-        const void *data;
-        size_t size;
-    } files[] = {{"cu", source->data, source->size}, {cpu ? "so" : "cubin", binary->blob.data, binary->blob.size}};
-    for (size_t i = 0; i < sizeof files / sizeof *files; ++i) {
-        char path[4096];
-        const int length = snprintf(path, sizeof path, "%s/%s-%s-%.12s.%s", context->dump_directory,
-                                    layer->plan.family->name, context->target.name, layer->key.hex, files[i].suffix);
-        FILE *file = length < (int)sizeof path ? fopen(path, "wb") : NULL;
-        const bool written = file && fwrite(files[i].data, 1, files[i].size, file) == files[i].size;
-        if ((file && fclose(file)) || !written) {
-            cj_log_line(&context->log, "convjit: dump failed for %s: cannot write %s", layer->line, path);
-        }
-    }
-}
 
 /* Loads `binary`; one that was kept and that the device refuses is built anew, once. */
 static convjit_status load(convjit_layer *layer, const cj_request *request, cj_binary *binary) {
@@ -184,22 +133,30 @@ static convjit_status load(convjit_layer *layer, const cj_request *request, cj_b
     return status;
 }
 
+/* Stamps the source, which makes the request whose binary the layer needs. */
+static convjit_status stamp(const convjit_layer *layer, cj_text *source, cj_request *out) {
+    const convjit_context *context = layer->context;
+    CJ_TRY(cj_stamp(&layer->problem, &layer->plan, &context->target, source));
+    *out = (cj_request){.target = &context->target,
+                        .source = source->data,
+                        .source_size = source->size,
+                        .line = layer->line,
+                        .family = layer->plan.family->name,
+                        .threads = layer->plan.threads,
+                        .shared_bytes = layer->plan.shared_bytes};
+    return CONVJIT_SUCCESS;
+}
+
 /* Stamps the source, gets its binary and loads it. */
 static convjit_status build(convjit_layer *layer, cj_text *source) {
     convjit_context *context = layer->context;
     cj_binary *binary = NULL;
-    CJ_TRY(cj_stamp(&layer->problem, &layer->plan, &context->target, source));
-    const cj_request request = {.target = &context->target,
-                                .source = source->data,
-                                .source_size = source->size,
-                                .line = layer->line,
-                                .family = layer->plan.family->name,
-                                .threads = layer->plan.threads,
-                                .shared_bytes = layer->plan.shared_bytes};
+    cj_request request;
+    CJ_TRY(stamp(layer, source, &request));
     CJ_TRY(cj_binary_get(&request, context->store, context->counters, &context->log, &binary, &layer->origin));
     layer->key = binary->key;
     if (context->dump_directory) {
-        dump(layer, source, binary);
+        cj_dump(context->dump_directory, &request, binary, &context->log);
     }
     if (!context->device) {
         cj_binary_release(binary);
@@ -215,7 +172,7 @@ static convjit_status build(convjit_layer *layer, cj_text *source) {
 static bool recall(convjit_layer *layer) {
     convjit_context *context = layer->context;
     cj_known known;
-    if (!context->loaded || cj_setting_get(CJ_SETTING_FAMILY) ||
+    if (!context->device || cj_setting_get(CJ_SETTING_FAMILY) ||
         !cj_loaded_find(context->loaded, layer->line, &known)) {
         return false;
     }
@@ -223,7 +180,7 @@ static bool recall(convjit_layer *layer) {
     layer->key = known.key;
     layer->module = known.module;
     layer->origin = CJ_ORIGIN_MEMORY;
-    cj_counters_memory_hit(context->counters);
+    cj_counters_found(context->counters, CJ_FOUND_IN_MEMORY);
     return true;
 }
 
@@ -273,6 +230,62 @@ convjit_status convjit_layer_create(convjit_context *context, const convjit_desc
                 layer->line, cj_origin_name(layer->origin), layer->key.hex, layer->create_ms);
     *out = layer;
     return CONVJIT_SUCCESS;
+}
+
+/* ---- export and import ---- */
+
+/* Writes the entry of `request` to the caller's bytes, or its size. */
+static convjit_status write_entry(const cj_request *request, const cj_binary *binary, void *bytes, size_t *size) {
+    const cj_entry entry = cj_binary_entry(request, binary);
+    const size_t room = *size;
+    void *encoded = cj_entry_encode(&entry, size);
+    CJ_RETURN_IF(!encoded, CONVJIT_OUT_OF_MEMORY, "no memory for an entry");
+    const bool fits = !bytes || *size <= room;
+    if (bytes && fits) {
+        memcpy(bytes, encoded, *size);
+    }
+    free(encoded);
+    CJ_RETURN_IF(!fits, CONVJIT_INVALID_ARGUMENT, "there is room for %zu bytes, must be %zu", room, *size);
+    return CONVJIT_SUCCESS;
+}
+
+/* The binary is asked for once more: a context with a device has it in memory, one without reads its entry again. */
+static convjit_status export(const convjit_layer *layer, cj_counters *uncounted, cj_text *source, void *bytes,
+                             size_t *size) {
+    const convjit_context *context = layer->context;
+    cj_request request;
+    cj_binary *binary = NULL;
+    cj_origin origin;
+    CJ_TRY(stamp(layer, source, &request));
+    CJ_TRY(cj_binary_get(&request, context->store, uncounted, &context->log, &binary, &origin));
+    const convjit_status status = write_entry(&request, binary, bytes, size);
+    cj_binary_release(binary);
+    return status;
+}
+
+convjit_status convjit_layer_export(const convjit_layer *layer, void *bytes, size_t *size) {
+    CJ_RETURN_IF(!layer || !size, CONVJIT_INVALID_ARGUMENT, "export failed: %s is NULL", layer ? "size" : "layer");
+    cj_text source = {0};
+    cj_counters *uncounted = cj_counters_create();
+    const convjit_status status =
+        uncounted ? export(layer, uncounted, &source, bytes, size) : cj_fail(CONVJIT_OUT_OF_MEMORY, "no memory");
+    cj_counters_destroy(uncounted);
+    cj_text_free(&source);
+    return status == CONVJIT_SUCCESS ? status : cj_fail_prefix(status, "export failed for %s", layer->line);
+}
+
+convjit_status convjit_import(convjit_context *context, const void *bytes, size_t size) {
+    CJ_RETURN_IF(!context || !bytes, CONVJIT_INVALID_ARGUMENT, "import failed: %s is NULL",
+                 context ? "bytes" : "context");
+    cj_entry entry = {0};
+    cj_binary *binary = NULL;
+    const char *fault = cj_entry_decode(bytes, size, &entry);
+    CJ_RETURN_IF(fault, CONVJIT_INVALID_ARGUMENT, "import failed: these %zu bytes are no kernel: %s", size, fault);
+    CJ_RETURN_IF(strcmp(entry.target, context->target.name) != 0, CONVJIT_INVALID_ARGUMENT,
+                 "import failed: the kernel is for target %.40s, the context for %s", entry.target,
+                 context->target.name);
+    CJ_TRY(cj_binary_import(&entry, &binary));
+    return cj_loaded_keep(context->loaded, binary);
 }
 
 /* ---- set weights ---- */

@@ -24,11 +24,17 @@ typedef struct line_node {
     char line[]; /* is the key */
 } line_node;
 
+typedef struct kept_node {
+    cj_binary *binary;
+    struct kept_node *next;
+} kept_node;
+
 struct cj_loaded {
     const cj_device *device;
-    pthread_mutex_t lock; /* of both tables */
+    pthread_mutex_t lock; /* of what follows */
     module_node *modules;
     line_node *lines;
+    kept_node *kept;
 };
 
 cj_loaded *cj_loaded_create(const cj_device *device) {
@@ -63,8 +69,27 @@ void cj_loaded_destroy(cj_loaded *loaded) {
         free(line);
         line = next;
     }
+    while (loaded->kept != NULL) {
+        kept_node *next = loaded->kept->next;
+        cj_binary_release(loaded->kept->binary);
+        free(loaded->kept);
+        loaded->kept = next;
+    }
     pthread_mutex_destroy(&loaded->lock);
     free(loaded);
+}
+
+convjit_status cj_loaded_keep(cj_loaded *loaded, cj_binary *binary) {
+    kept_node *kept = malloc(sizeof *kept);
+    if (kept == NULL) {
+        cj_binary_release(binary);
+        return cj_fail(CONVJIT_OUT_OF_MEMORY, "no memory to keep a kernel");
+    }
+    pthread_mutex_lock(&loaded->lock);
+    *kept = (kept_node){binary, loaded->kept};
+    loaded->kept = kept;
+    pthread_mutex_unlock(&loaded->lock);
+    return CONVJIT_SUCCESS;
 }
 
 /* ---- lines ---- */

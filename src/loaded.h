@@ -1,4 +1,5 @@
-/* loaded.h - what a context holds on its device: binaries by key, and the layer lines that were created from them. */
+/* loaded.h - what a context holds: on its device binaries by key, and the layer lines that were created from them;
+ * besides, the binaries that were imported. */
 #ifndef CJ_LOADED_H
 #define CJ_LOADED_H
 
@@ -7,7 +8,7 @@
 
 typedef struct cj_loaded cj_loaded;
 
-/* NULL where memory is used up. */
+/* NULL where memory is used up. device NULL: nothing is loaded, only kept. */
 cj_loaded *cj_loaded_create(const cj_device *device);
 
 /* Unloads all; no kernel may still run. NULL is ignored. */
@@ -26,6 +27,10 @@ bool cj_loaded_find(cj_loaded *loaded, const char *line, cj_known *out);
 
 /* Remembers a line. Where memory is used up it is not, and costs the more next time. */
 void cj_loaded_remember(cj_loaded *loaded, const char *line, const cj_known *known);
+
+/* Takes a reference that was given by an import, to hold it until cj_loaded_destroy. OUT_OF_MEMORY: it was given back.
+ */
+convjit_status cj_loaded_keep(cj_loaded *loaded, cj_binary *binary);
 
 /* Finds a binary of this key among those loaded, or loads it. Takes the reference to `binary` where it succeeds.
  * LOAD_FAILED, OUT_OF_MEMORY. */
