@@ -39,7 +39,7 @@ cj_claim_result cj_claim_take(const cj_directory *directory, const cj_key *key, 
     int pause = FIRST_PAUSE_MS;
     out->file = cj_directory_open_lock(directory, lock_name, true);
     int error = out->file >= 0 ? lock_byte(out->file, key, F_WRLCK) : ENOENT;
-    while ((error == EAGAIN || error == EACCES) && wait_ms > 0) {
+    while (error == EAGAIN && wait_ms > 0) {
         pause_ms(pause);
         wait_ms -= pause;
         pause = 2 * pause < LONGEST_PAUSE_MS ? 2 * pause : LONGEST_PAUSE_MS;
@@ -52,7 +52,7 @@ cj_claim_result cj_claim_take(const cj_directory *directory, const cj_key *key, 
         close(out->file);
         out->file = -1;
     }
-    return error == EAGAIN || error == EACCES ? CJ_CLAIM_BUSY : CJ_CLAIM_NONE;
+    return error == EAGAIN ? CJ_CLAIM_BUSY : CJ_CLAIM_NONE;
 }
 
 /* Unlocked before it is closed: a child that was forked meanwhile has the file open too. */

@@ -35,6 +35,7 @@ struct cj_store {
     atomic_ullong unlooked_at; /* bytes written since the own directory was last trimmed */
     atomic_bool has_written;
     char unwritable[256];
+    char notice[512];
     char description[1024];
 };
 
@@ -137,6 +138,8 @@ static void choose_default(cj_store *store) {
     char why[200];
     snprintf(why, sizeof why, "%s cannot be written: %s", origin, strerror(error));
     choose_temporary(store, why);
+    snprintf(store->notice, sizeof store->notice, "%s, kernels are written to %.200s", why,
+             store->has_own ? store->own.path : "no directory");
     if (fits) {
         store->others[store->other_count++] = user;
         describe(store, "; read only: %s (%s)", user.path, origin);
@@ -252,6 +255,10 @@ void cj_store_close(cj_store *store) {
 
 convjit_cache_mode cj_store_mode(const cj_store *store) {
     return store->mode;
+}
+
+const char *cj_store_notice(const cj_store *store) {
+    return store->notice;
 }
 
 const char *cj_store_describe(const cj_store *store) {

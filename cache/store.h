@@ -19,6 +19,9 @@ void cj_store_close(cj_store *store); /* NULL is ignored */
 /* Never CONVJIT_CACHE_DEFAULT. */
 convjit_cache_mode cj_store_mode(const cj_store *store);
 
+/* What a log should say of the choice; "" where all is as one expects. */
+const char *cj_store_notice(const cj_store *store);
+
 /* The directories and where the choice came from ("... (CONVJIT_CACHE_DIR)"), or why there is none. */
 const char *cj_store_describe(const cj_store *store);
 

@@ -217,7 +217,8 @@ static convjit_status compile(const build *job, cj_binary *out) {
     return status;
 }
 
-cj_entry cj_binary_entry(const cj_request *request, const cj_binary *binary) {
+/* Points into both. */
+static cj_entry make_entry(const cj_request *request, const cj_binary *binary) {
     return (cj_entry){.key = binary->key,
                       .target = request->target->name,
                       .compiler = binary->compiler,
@@ -231,7 +232,7 @@ cj_entry cj_binary_entry(const cj_request *request, const cj_binary *binary) {
 }
 
 static void store(const build *job, const cj_binary *binary) {
-    const cj_entry entry = cj_binary_entry(job->request, binary);
+    const cj_entry entry = make_entry(job->request, binary);
     char reason[CJ_REASON_SIZE];
     if (!cj_store_write(job->store, &entry, reason)) {
         cj_counters_store_failure(job->counters, job->log, reason);
@@ -389,6 +390,20 @@ convjit_status cj_binary_rebuild(const cj_request *request, cj_binary *refused, 
         CJ_TRY(compile_node(&job, found, reason));
     }
     *out = &found->binary;
+    return CONVJIT_SUCCESS;
+}
+
+convjit_status cj_binary_write(const cj_request *request, const cj_binary *binary, void *bytes, size_t *size) {
+    const cj_entry entry = make_entry(request, binary);
+    const size_t room = *size;
+    void *encoded = cj_entry_encode(&entry, size);
+    CJ_RETURN_IF(encoded == NULL, CONVJIT_OUT_OF_MEMORY, "no memory for an entry");
+    const bool fits = bytes == NULL || *size <= room;
+    if (bytes != NULL && fits) {
+        memcpy(bytes, encoded, *size);
+    }
+    free(encoded);
+    CJ_RETURN_IF(!fits, CONVJIT_INVALID_ARGUMENT, "there is room for %zu bytes, must be %zu", room, *size);
     return CONVJIT_SUCCESS;
 }
 

@@ -43,8 +43,9 @@ convjit_status cj_binary_get(const cj_request *request, cj_store *store, cj_coun
 convjit_status cj_binary_rebuild(const cj_request *request, cj_binary *refused, cj_store *store, cj_counters *counters,
                                  const cj_log *log, cj_binary **out);
 
-/* The entry of a binary; points into both. */
-cj_entry cj_binary_entry(const cj_request *request, const cj_binary *binary);
+/* Writes the binary as an entry to `bytes`, of *size bytes; NULL: only sets *size. INVALID_ARGUMENT: too little room.
+ */
+convjit_status cj_binary_write(const cj_request *request, const cj_binary *binary, void *bytes, size_t *size);
 
 /* Puts an entry's binary into memory, unless one of its key is there, and gives a reference, which keeps it there. */
 convjit_status cj_binary_import(const cj_entry *entry, cj_binary **out);

@@ -59,6 +59,26 @@ static convjit_status open_target(convjit_context *context, const char *name) {
     return context->device->open(&context->target, &context->opened);
 }
 
+static convjit_status fill_context(convjit_context *context, const convjit_options *options) {
+    context->log = (cj_log){options->log, options->log_user};
+    context->counters = cj_counters_create();
+    context->record = cj_record_open(options->record_file, &context->log);
+    context->dump_directory = options->dump_directory ? strdup(options->dump_directory) : NULL;
+    const convjit_status status = cj_store_open(options, &context->store);
+    if (status != CONVJIT_SUCCESS) {
+        return cj_fail_prefix(status, "open failed");
+    }
+    if (cj_store_notice(context->store)[0]) {
+        cj_log_line(&context->log, "cache: %s", cj_store_notice(context->store));
+    }
+    CJ_TRY(open_target(context, options->target));
+    context->loaded = cj_loaded_create(context->device);
+    const bool dump = context->dump_directory || !options->dump_directory;
+    CJ_RETURN_IF(!context->counters || !context->record || !context->loaded || !dump, CONVJIT_OUT_OF_MEMORY,
+                 "open failed: no memory for a context");
+    return CONVJIT_SUCCESS;
+}
+
 convjit_status convjit_open(const convjit_options *options, convjit_context **out) {
     const convjit_options defaults = CONVJIT_OPTIONS_INIT;
     options = options ? options : &defaults;
@@ -68,18 +88,7 @@ convjit_status convjit_open(const convjit_options *options, convjit_context **ou
                  options->struct_size, sizeof *options);
     convjit_context *context = calloc(1, sizeof *context);
     CJ_RETURN_IF(!context, CONVJIT_OUT_OF_MEMORY, "open failed: no memory for a context");
-    context->log = (cj_log){options->log, options->log_user};
-    context->counters = cj_counters_create();
-    context->record = cj_record_open(options->record_file, &context->log);
-    context->dump_directory = options->dump_directory ? strdup(options->dump_directory) : NULL;
-    const bool complete = context->counters && context->record && (context->dump_directory || !options->dump_directory);
-    convjit_status status =
-        complete ? cj_store_open(options, &context->store) : cj_fail(CONVJIT_OUT_OF_MEMORY, "no memory for a context");
-    status = status == CONVJIT_SUCCESS ? open_target(context, options->target) : cj_fail_prefix(status, "open failed");
-    if (status == CONVJIT_SUCCESS) {
-        context->loaded = cj_loaded_create(context->device);
-        status = context->loaded ? status : cj_fail(CONVJIT_OUT_OF_MEMORY, "open failed: no memory for a context");
-    }
+    const convjit_status status = fill_context(context, options);
     if (status != CONVJIT_SUCCESS) {
         convjit_close(context);
         return status;
@@ -234,21 +243,6 @@ convjit_status convjit_layer_create(convjit_context *context, const convjit_desc
 
 /* ---- export and import ---- */
 
-/* Writes the entry of `request` to the caller's bytes, or its size. */
-static convjit_status write_entry(const cj_request *request, const cj_binary *binary, void *bytes, size_t *size) {
-    const cj_entry entry = cj_binary_entry(request, binary);
-    const size_t room = *size;
-    void *encoded = cj_entry_encode(&entry, size);
-    CJ_RETURN_IF(!encoded, CONVJIT_OUT_OF_MEMORY, "no memory for an entry");
-    const bool fits = !bytes || *size <= room;
-    if (bytes && fits) {
-        memcpy(bytes, encoded, *size);
-    }
-    free(encoded);
-    CJ_RETURN_IF(!fits, CONVJIT_INVALID_ARGUMENT, "there is room for %zu bytes, must be %zu", room, *size);
-    return CONVJIT_SUCCESS;
-}
-
 /* The binary is asked for once more: a context with a device has it in memory, one without reads its entry again. */
 static convjit_status export(const convjit_layer *layer, cj_counters *uncounted, cj_text *source, void *bytes,
                              size_t *size) {
@@ -258,7 +252,7 @@ static convjit_status export(const convjit_layer *layer, cj_counters *uncounted,
     cj_origin origin;
     CJ_TRY(stamp(layer, source, &request));
     CJ_TRY(cj_binary_get(&request, context->store, uncounted, &context->log, &binary, &origin));
-    const convjit_status status = write_entry(&request, binary, bytes, size);
+    const convjit_status status = cj_binary_write(&request, binary, bytes, size);
     cj_binary_release(binary);
     return status;
 }

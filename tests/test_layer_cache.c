@@ -105,6 +105,24 @@ Test(layer_cache, a_warm_cache_needs_no_compiler) {
     convjit_close(context);
 }
 
+Test(layer_cache, a_home_that_cannot_be_written_is_said_and_the_temporary_directory_taken) {
+    convjit_options options = options_for(NULL);
+    convjit_context *context = NULL;
+    options.cache_directory = NULL;
+    setenv("HOME", below("absent"), 1);
+    ASSERT_OK(convjit_open(&options, &context));
+    cr_assert_eq(line_count, 1);
+    cr_expect_not_null(
+        strstr(lines[0], "cache: HOME cannot be written: No such file or directory, kernels are written to "), "%s",
+        lines[0]);
+    cr_expect_not_null(strstr(lines[0], below("convjit-")), "%s", lines[0]);
+    convjit_layer_destroy(create_from(context, small, "compiler"));
+    convjit_close(context);
+    ASSERT_OK(convjit_open(&options, &context));
+    convjit_layer_destroy(create_from(context, small, "disk"));
+    convjit_close(context);
+}
+
 /* ---------------------------------------------------------------- binaries that the device refuses */
 
 Test(layer_cache, a_new_binary_that_the_device_refuses_is_not_built_again) {

@@ -1,7 +1,7 @@
-/* test_portable.c - a layer's kernel as bytes: out of one context, into another. */
+/* test_layer_export.c - a layer's kernel as bytes: out of one context, into another. */
 #include "layer_fixture.h"
 
-TestSuite(portable, .init = enter_layer, .fini = leave);
+TestSuite(layer_export, .init = enter_layer, .fini = leave);
 
 static const char small[] = "conv2d c2 k8 in5x6 f3x3 s1 p1 f32 nchw fp32"; /* in full, as format writes it */
 static const char other[] = "conv2d c2 k8 in5x7 f3x3 p1";
@@ -33,7 +33,7 @@ static convjit_context *open_without_anything(const char *target) {
     return context;
 }
 
-Test(portable, kernel_is_taken_by_another_context_without_cache_and_compiler) {
+Test(layer_export, kernel_is_taken_by_another_context_without_cache_and_compiler) {
     static const char *const makers[] = {"sm_90a", NULL}; /* without and with a device */
     for (int i = 0; i < 2; i++) {
         size_t size;
@@ -52,7 +52,7 @@ Test(portable, kernel_is_taken_by_another_context_without_cache_and_compiler) {
     }
 }
 
-Test(portable, kernel_stays_until_the_context_closes) {
+Test(layer_export, kernel_stays_until_the_context_closes) {
     size_t size;
     void *bytes = export_of("sm_80", small, &size);
     convjit_context *context = open_without_anything("sm_80");
@@ -67,7 +67,7 @@ Test(portable, kernel_stays_until_the_context_closes) {
     free(bytes);
 }
 
-Test(portable, bytes_are_an_entry_of_the_cache) {
+Test(layer_export, bytes_are_an_entry_of_the_cache) {
     static unsigned char entry[4096];
     size_t size;
     const cj_key key = make_and_close(small);
@@ -80,7 +80,7 @@ Test(portable, bytes_are_an_entry_of_the_cache) {
     free(bytes);
 }
 
-Test(portable, calls_refuse_what_is_none) {
+Test(layer_export, calls_refuse_what_is_none) {
     size_t size;
     unsigned char *bytes = export_of("sm_80", small, &size);
     convjit_context *context = open_for("sm_80");
@@ -106,7 +106,7 @@ Test(portable, calls_refuse_what_is_none) {
 }
 
 /* As of a convjit whose plan of the same source was another one. */
-Test(portable, kernel_for_another_launch_is_not_used) {
+Test(layer_export, kernel_for_another_launch_is_not_used) {
     size_t size, other_size;
     void *bytes = export_of("sm_90a", small, &size);
     cj_entry entry;
