@@ -188,11 +188,12 @@ static convjit_status choose_directories(cj_store *store, const char *path) {
 
 /* --------------------------------------------------------------------------------------------------------- open --- */
 
+static const char *const mode_names[] = {[CONVJIT_CACHE_NORMAL] = "normal",
+                                         [CONVJIT_CACHE_ONLY] = "cache-only",
+                                         [CONVJIT_CACHE_REFRESH] = "refresh",
+                                         [CONVJIT_CACHE_OFF] = "off"};
+
 static convjit_status choose_mode(cj_store *store, convjit_cache_mode wanted) {
-    static const char *const names[] = {[CONVJIT_CACHE_NORMAL] = "normal",
-                                        [CONVJIT_CACHE_ONLY] = "cache-only",
-                                        [CONVJIT_CACHE_REFRESH] = "refresh",
-                                        [CONVJIT_CACHE_OFF] = "off"};
     CJ_RETURN_IF((unsigned)wanted > CONVJIT_CACHE_OFF, CONVJIT_INVALID_ARGUMENT,
                  "cache_mode %d, must be a convjit_cache_mode", (int)wanted);
     const char *setting = cj_setting_get(CJ_SETTING_CACHE_MODE);
@@ -201,7 +202,7 @@ static convjit_status choose_mode(cj_store *store, convjit_cache_mode wanted) {
         store->mode = CONVJIT_CACHE_NORMAL;
     }
     for (int mode = CONVJIT_CACHE_NORMAL; store->mode == CONVJIT_CACHE_DEFAULT && mode <= CONVJIT_CACHE_OFF; mode++) {
-        store->mode = strcmp(setting, names[mode]) == 0 ? (convjit_cache_mode)mode : CONVJIT_CACHE_DEFAULT;
+        store->mode = strcmp(setting, mode_names[mode]) == 0 ? (convjit_cache_mode)mode : CONVJIT_CACHE_DEFAULT;
     }
     CJ_RETURN_IF(store->mode == CONVJIT_CACHE_DEFAULT, CONVJIT_INVALID_ARGUMENT,
                  "%s is \"%.40s\", must be normal, cache-only, refresh or off",
@@ -255,6 +256,10 @@ void cj_store_close(cj_store *store) {
 
 convjit_cache_mode cj_store_mode(const cj_store *store) {
     return store->mode;
+}
+
+const char *cj_store_mode_name(const cj_store *store) {
+    return mode_names[store->mode];
 }
 
 const char *cj_store_notice(const cj_store *store) {

@@ -16,8 +16,9 @@ typedef struct cj_store cj_store;
 convjit_status cj_store_open(const convjit_options *options, cj_store **out);
 void cj_store_close(cj_store *store); /* NULL is ignored */
 
-/* Never CONVJIT_CACHE_DEFAULT. */
+/* Never CONVJIT_CACHE_DEFAULT; and as the setting spells it. */
 convjit_cache_mode cj_store_mode(const cj_store *store);
+const char *cj_store_mode_name(const cj_store *store);
 
 /* What a log should say of the choice; "" where all is as one expects. */
 const char *cj_store_notice(const cj_store *store);

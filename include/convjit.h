@@ -256,7 +256,7 @@ typedef struct convjit_environment {
     char driver[256];          /* path and version, or why there is none */
     char nvrtc[256];           /* path and version, or why there is none */
     char host_compiler[256];   /* of the target "cpu" */
-    char cache_directory[512]; /* and where the choice came from */
+    char cache_directory[512]; /* and where the choice came from, and a mode that is not the normal one */
     char nvrtc_targets[512];   /* targets NVRTC can build for, separated by spaces */
 } convjit_environment;
 

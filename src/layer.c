@@ -120,8 +120,11 @@ void convjit_get_environment(const convjit_context *context, convjit_environment
     if (!context && cj_store_open(&defaults, &own) == CONVJIT_SUCCESS) {
         store = own;
     }
-    cj_environment_fill(context ? &context->target : NULL, store ? cj_store_describe(store) : convjit_last_error(),
-                        out);
+    char cache[sizeof out->cache_directory];
+    snprintf(cache, sizeof cache, "%s%s%s", store ? cj_store_describe(store) : convjit_last_error(),
+             store && cj_store_mode(store) != CONVJIT_CACHE_NORMAL ? "; mode " : "",
+             store && cj_store_mode(store) != CONVJIT_CACHE_NORMAL ? cj_store_mode_name(store) : "");
+    cj_environment_fill(context ? &context->target : NULL, cache, out);
     cj_store_close(own);
 }
 

@@ -233,6 +233,12 @@ Test(cli, info_needs_neither_gpu_nor_nvrtc) {
     expect_in_order(text, titles, sizeof titles / sizeof titles[0]);
     expect_part(text, "/cache (CONVJIT_CACHE_DIR)\n");
     free(text);
+    text = expect_exit(0, "CONVJIT_CACHE_MODE=cache-only convjit info");
+    expect_part(text, "/cache (CONVJIT_CACHE_DIR); mode cache-only\n");
+    free(text);
+    text = expect_exit(0, "CONVJIT_CACHE_MODE=none convjit info");
+    expect_part(text, "CONVJIT_CACHE_MODE is \"none\", must be normal, cache-only, refresh or off\n");
+    free(text);
     static const char *const names[] = {"{\n  \"version\": \"0.1.0\",\n",
                                         "\"target\": \"\",\n",
                                         "\"device\": \"opening the CUDA driver failed: ",
