@@ -14,21 +14,7 @@ TestSuite(cache_faults, .init = enter_layer, .fini = leave);
 static const char small[] = "conv2d c2 k8 in5x6 f3x3 p1";
 static const char other[] = "conv2d c2 k8 in5x7 f3x3 p1";
 
-#define FAULTS(X)                                                                                                    \
-    X(openat, EIO)                                                                                                   \
-    X(openat, ESTALE)                                                                                                \
-    X(openat, EACCES) X(openat, EMFILE) X(openat, ENOSPC) X(openat, EROFS) X(openat, ENAMETOOLONG) X(openat, ELOOP)  \
-        X(openat, EDQUOT) X(openat, ENOENT) X(read, EIO) X(read, ESTALE) X(read, EISDIR) X(write, ENOSPC)            \
-            X(write, EIO) X(write, EDQUOT) X(write, EFBIG) X(close, EIO) X(close, ENOSPC) X(FSTAT, EIO)              \
-                X(FSTAT, ESTALE) X(FSTAT, EACCES) X(RENAME, EIO) X(RENAME, ESTALE) X(RENAME, EXDEV) X(RENAME, EBUSY) \
-                    X(RENAME, ENOENT) X(RENAME, EACCES) X(RENAME, EISDIR) X(MKDIR, EACCES) X(MKDIR, EROFS)           \
-                        X(MKDIR, ENOSPC) X(MKDIR, EIO) X(UNLINK, EIO) X(UNLINK, EBUSY) X(fcntl, ENOLCK)              \
-                            X(fcntl, EINVAL) X(fcntl, EACCES) X(fcntl, EIO) X(flock, ENOLCK) X(flock, EWOULDBLOCK)   \
-                                X(utimensat, EPERM) X(utimensat, EROFS) X(getdents64, EIO) X(getrandom, ENOSYS)      \
-                                    X(pwrite64, ENOSPC)
-
 /* Names of a call that differ from machine to machine. */
-#define SYS_FSTAT SYS_fstat
 #ifdef SYS_rename
 #define SYS_RENAME SYS_rename
 #define SYS_MKDIR SYS_mkdir
@@ -45,11 +31,25 @@ typedef struct fault {
     unsigned error;
 } fault;
 
-static const fault faults[] = {
-#define FAULT(call, error) {#call " " #error, SYS_##call, error},
-    FAULTS(FAULT)
-#undef FAULT
-};
+#define FAULT(call, error) \
+    { #call " " #error, SYS_##call, error }
+static const fault faults[] = {FAULT(openat, EIO),          FAULT(openat, ESTALE),     FAULT(openat, EACCES),
+                               FAULT(openat, EMFILE),       FAULT(openat, ENOSPC),     FAULT(openat, EROFS),
+                               FAULT(openat, ENAMETOOLONG), FAULT(openat, ELOOP),      FAULT(openat, EDQUOT),
+                               FAULT(openat, ENOENT),       FAULT(read, EIO),          FAULT(read, ESTALE),
+                               FAULT(read, EISDIR),         FAULT(write, ENOSPC),      FAULT(write, EIO),
+                               FAULT(write, EDQUOT),        FAULT(write, EFBIG),       FAULT(close, EIO),
+                               FAULT(close, ENOSPC),        FAULT(fstat, EIO),         FAULT(fstat, ESTALE),
+                               FAULT(fstat, EACCES),        FAULT(newfstatat, EIO),    FAULT(newfstatat, ESTALE),
+                               FAULT(newfstatat, EACCES),   FAULT(RENAME, EIO),        FAULT(RENAME, ESTALE),
+                               FAULT(RENAME, EXDEV),        FAULT(RENAME, EBUSY),      FAULT(RENAME, ENOENT),
+                               FAULT(RENAME, EACCES),       FAULT(RENAME, EISDIR),     FAULT(MKDIR, EACCES),
+                               FAULT(MKDIR, EROFS),         FAULT(MKDIR, ENOSPC),      FAULT(MKDIR, EIO),
+                               FAULT(UNLINK, EIO),          FAULT(UNLINK, EBUSY),      FAULT(fcntl, ENOLCK),
+                               FAULT(fcntl, EINVAL),        FAULT(fcntl, EACCES),      FAULT(fcntl, EIO),
+                               FAULT(flock, ENOLCK),        FAULT(flock, EWOULDBLOCK), FAULT(utimensat, EPERM),
+                               FAULT(utimensat, EROFS),     FAULT(getdents64, EIO),    FAULT(getrandom, ENOSYS),
+                               FAULT(pwrite64, ENOSPC)};
 enum { FAULT_COUNT = sizeof faults / sizeof faults[0], NOT_PERMITTED = 77, NO_CONTEXT = 78 };
 
 static bool make_calls_fail(const fault *with) {
