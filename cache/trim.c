@@ -41,8 +41,8 @@ static int take_lock(const cj_directory *directory, cj_trim_occasion occasion) {
     if (lock < 0) {
         return -1;
     }
-    const bool free_now = flock(lock, LOCK_EX | LOCK_NB) == 0;
-    if (occasion != CJ_TRIM_ASKED && (!free_now || (occasion == CJ_TRIM_WRITTEN && !is_due(lock)))) {
+    const bool held = flock(lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; /* else there are no locks here */
+    if (occasion != CJ_TRIM_ASKED && (held || (occasion == CJ_TRIM_WRITTEN && !is_due(lock)))) {
         close(lock);
         return -1;
     }

@@ -83,7 +83,7 @@ need_program() { [ -x "$1" ] || lacks "$1 is not there; build it first (tools/te
 # Compiles the layer lines of standard input on all cores, into the cache of the stages that do not measure compiling. A
 # layer that fails here fails again in its stage, and is named there.
 warm_ahead() {
-    sort -u | xargs -d '\n' -P "$(nproc)" -n 2 "$convjit" warm --target "$target" --cache "$cache" >/dev/null 2>&1 || true
+    "$convjit" warm --target "$target" --cache "$cache" --file - >/dev/null 2>&1 || true
 }
 
 cases=() # of the numerics, beside the grid
@@ -115,7 +115,7 @@ stage_warm() {
         echo "a layer was compiled with CONVJIT_NVRTC=$CONVJIT_NVRTC: this stage would prove nothing"
         return 1
     fi
-    "$convjit" run --target "$target" --cache "$warm" --repeat 0 --file "$layers"
+    CONVJIT_CACHE_MODE=cache-only "$convjit" run --target "$target" --cache "$warm" --repeat 0 --file "$layers"
 }
 
 stage_tensor() {
