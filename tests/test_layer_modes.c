@@ -129,6 +129,51 @@ Test(layer_modes, cache_only_of_one_context_fails_no_other) {
     convjit_close(off);
 }
 
+/* ---------------------------------------------------------------- keys */
+
+/* Writes what a layer that is missing says, key and all, to FOLDER/NAME. */
+static void tell_key(const char *name) {
+    convjit_context *context = open_in_mode(CONVJIT_CACHE_ONLY);
+    convjit_layer *layer;
+    cr_assert_eq(try_create(context, other, &layer), CONVJIT_NOT_CACHED);
+    write_file(below(name), convjit_last_error());
+    convjit_close(context);
+}
+
+static void read_told(const char *name, char text[1024]) {
+    FILE *file = fopen(below(name), "r");
+    cr_assert_not_null(file);
+    text[fread(text, 1, 1023, file)] = '\0';
+    fclose(file);
+    cr_expect_not_null(strstr(text, ": key "));
+}
+
+/* In a process of its own: another directory, home, time zone and language, and where we can another user. */
+Test(layer_modes, key_depends_on_no_place_time_or_user) {
+    char here[1024], elsewhere[1024];
+    tell_key("here");
+    const pid_t child = fork();
+    if (child == 0) {
+        setenv("TZ", "Pacific/Auckland", 1);
+        setenv("LC_ALL", "C.UTF-8", 1);
+        setenv("USER", "somebody", 1);
+        setenv("HOME", "/", 1);
+        char absolute[TESTING_PATH_MAX];
+        snprintf(absolute, sizeof absolute, "%s", folder);
+        (void)become_ordinary();
+        if (chdir(absolute) == 0) {
+            tell_key("elsewhere");
+        }
+        _exit(0);
+    }
+    int status = -1;
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert_eq(status, 0);
+    read_told("here", here);
+    read_told("elsewhere", elsewhere);
+    cr_expect_str_eq(here, elsewhere);
+}
+
 /* ---------------------------------------------------------------- why a key misses */
 
 static long size_of(const char *path) {
