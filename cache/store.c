@@ -23,7 +23,7 @@ enum {
     PRIVATE_FILE_MODE = 0600,
     GROWN_PART = 16 /* of the size limit: what a process may write until it looks at the directory again */
 };
-static const char default_size[] = "4G"; /* some ten thousand kernels */
+static const char default_size[] = "4G"; /* some fifty thousand kernels, of 60 to 100 KB */
 
 struct cj_store {
     convjit_cache_mode mode;
