@@ -103,35 +103,43 @@ __device__ __forceinline__ piece_of_row make_piece(const float *y, int count, bo
 }
 
 /* A warp's outputs, finished and each channel's in a row: 16 bytes of memory at a time by bulk copies, which take no
- * instructions and no time of the unit that loads and stores, and what is cut off at both ends one by one. One thread
- * issues all copies, from values that are the same for the warp: threads that each issue one take ten times as long. */
+ * instructions and no time of the unit that loads and stores, and what is cut off at both ends one by one. Four threads see to
+ * a row, but one issues all copies, from values that are the same for the warp: threads that issue one each take ten times
+ * as long. */
 __device__ __forceinline__ void store_in_bulk(const float *out, float *y, const cj_forward_args &args, int channels, int count,
                                               bool first, int lane) {
+    const int own_row = lane / 4, column = lane % 4;
+    float *const to = y + own_row * args.y_channel_stride;
+    const piece_of_row p = make_piece(to, count, first);
+    const int begin = p.begin + p.head, middle = own_row < channels && p.middle > 0 ? p.middle : 0;
+    const unsigned piece = (unsigned)(begin & 1023) | (unsigned)middle << 10 | (unsigned)bulk_shift(to) << 20;
+    static_assert(OUT_PITCH < 1024, "piece holds two of its places");
     cj_async_fence();
     __syncwarp();
+    unsigned pieces[OUT_ROWS];
+#pragma unroll
+    for (int row = 0; row < OUT_ROWS; ++row) {
+        pieces[row] = __shfl_sync(0xffffffff, piece, row * 4);
+    }
     if (cj_elect()) {
 #pragma unroll
         for (int row = 0; row < OUT_ROWS; ++row) {
-            float *const to = y + row * args.y_channel_stride;
-            const piece_of_row p = make_piece(to, count, first);
-            if (row < channels && p.middle > 0) {
-                cj_bulk_store(to + p.begin + p.head, out + row * OUT_PITCH + bulk_shift(to) + p.begin + p.head,
-                              p.middle * (unsigned)sizeof(float));
+            const unsigned start = pieces[row] & 1023, length = pieces[row] >> 10 & 1023, shift = pieces[row] >> 20;
+            if (length > 0) {
+                cj_bulk_store(y + row * args.y_channel_stride + start, out + row * OUT_PITCH + shift + start,
+                              length * (unsigned)sizeof(float));
             }
         }
     }
     cj_bulk_store_commit();
-    const int row = lane / 4, column = lane % 4;
-    float *const to = y + row * args.y_channel_stride;
-    const piece_of_row p = make_piece(to, count, first);
-    const float *const from = out + row * OUT_PITCH + bulk_shift(to);
-    if (row < channels) {
+    const float *const from = out + own_row * OUT_PITCH + bulk_shift(to);
+    if (own_row < channels) {
         if (column < p.head) {
             to[p.begin + column] = from[p.begin + column];
         }
-        const int tail = p.head + p.middle + column;
-        if (tail < p.count) {
-            to[p.begin + tail] = from[p.begin + tail];
+        const int tail = begin + p.middle + column;
+        if (tail < p.begin + p.count) {
+            to[tail] = from[tail];
         }
     }
 }
