@@ -1,4 +1,4 @@
-/* CUDA's words for the target cpu, kernel_src/cpu/words.cuh: warp operations and arithmetic. */
+/* CUDA's words for the target cpu, kernel_src/cpu/words.cuh: warp operations, copies and arithmetic. */
 #include <math.h>
 
 #include "cpu_kernels.h"
@@ -124,6 +124,35 @@ Test(cpu_words, atomics_return_the_old_value) {
     cr_expect_eq(y[0], 0xffffffff);
     cr_expect_eq(y[1], 64);
     cr_expect_eq(y[2], 100);
+}
+
+Test(cpu_words, copies_and_wide_stores_move_all_their_bytes_and_no_other) {
+    _Alignas(16) uint32_t x[4 * 8], y[6 * 8 + 4];
+    for (int i = 0; i < 4 * 8; ++i) {
+        x[i] = 1000U + (uint32_t)i;
+    }
+    memset(y, 0, sizeof y);
+    run("CJ_KERNEL(convjit_forward, args, a) {\n"
+        "    alignas(16) __shared__ unsigned shared[4 * 8];\n"
+        "    const int t = (int)threadIdx.x, other = 7 - t;\n"
+        "    cj_copy16(shared + 4 * t, (const unsigned *)a.x + 4 * t);\n"
+        "    cj_copy_wait();\n"
+        "    __syncthreads();\n"
+        "    cj_store16((unsigned *)a.y + 4 * t, *(uint4 *)(shared + 4 * other));\n"
+        "    cj_store8((unsigned *)a.y + 32 + 2 * t, *(uint2 *)(shared + 4 * other + 2));\n"
+        "}\n",
+        1, 8, x, y);
+    for (int t = 0; t < 8; ++t) {
+        for (int i = 0; i < 4; ++i) {
+            cr_expect_eq(y[4 * t + i], x[4 * (7 - t) + i], "thread %d, word %d", t, i);
+        }
+        for (int i = 0; i < 2; ++i) {
+            cr_expect_eq(y[32 + 2 * t + i], x[4 * (7 - t) + 2 + i], "thread %d, word %d", t, i);
+        }
+    }
+    for (int i = 48; i < 52; ++i) {
+        cr_expect_eq(y[i], 0);
+    }
 }
 
 Test(cpu_words, a_shuffle_that_an_ended_lane_misses_is_an_error) {

@@ -227,6 +227,20 @@ inline unsigned short cj_f32_to_bf16(float value) {
     return (unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+/* ---- wide stores to global memory, copies to shared memory ---------------------------------------------------------- */
+
+/* As vectors, so that UBSan reports an address that is not aligned. */
+inline void cj_store16(void *to, uint4 value) {
+    *(uint4 *)to = value;
+}
+inline void cj_store8(void *to, uint2 value) {
+    *(uint2 *)to = value;
+}
+inline void cj_copy16(void *to, const void *from) {
+    *(uint4 *)to = *(const uint4 *)from;
+}
+inline void cj_copy_wait() {}
+
 /* ---- block and warp ------------------------------------------------------------------------------------------------- */
 
 inline void __syncthreads() {
