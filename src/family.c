@@ -14,6 +14,7 @@ typedef struct entry {
 } entry;
 
 static const entry families[] = {
+    {&cj_family_depthwise, .slow_on_cpu = false},
     {&cj_family_tensor, .slow_on_cpu = true},
     {&cj_family_direct, .slow_on_cpu = false},
 };

@@ -22,6 +22,17 @@ typedef struct cj_direct_config {
     int32_t row_taps;            /* taps along x whose inputs are in registers at a time; divides chunk_taps[CJ_X] */
 } cj_direct_config;
 
+/* Configuration of the family `depthwise`; its meaning stands in kernel_src/depthwise.cu. */
+typedef struct cj_depthwise_config {
+    int32_t lanes[CJ_DIMS]; /* threads of a block along z, y, x */
+    int32_t lanes_k;        /* ... and along output channels */
+    int32_t rows;           /* outputs a thread computes along y, */
+    int32_t columns;        /* ... and along x (neighbours) */
+    int32_t row_taps;       /* taps along x whose inputs are in registers at a time */
+    int32_t run;            /* what a tile's elements in memory are: pieces of rows (1), rows (2), slices (3) */
+    int32_t min_blocks;     /* blocks a multiprocessor must hold */
+} cj_depthwise_config;
+
 /* Configuration of the family `tensor`; its meaning stands in kernel_src/tensor.cu. */
 typedef struct cj_tensor_config {
     int32_t products;      /* of halves for one of numbers: 4, 3 or 1 */
@@ -56,6 +67,7 @@ typedef struct cj_plan {
     size_t packed_bytes;
     union {
         cj_direct_config direct;
+        cj_depthwise_config depthwise;
         cj_tensor_config tensor;
     };
 } cj_plan;
@@ -101,7 +113,8 @@ convjit_status cj_family_explain(const cj_problem *problem, const cj_target *tar
 /* Milliseconds predicted for a plan and a batch; 0 where its family has no cost model. */
 double cj_family_predict_ms(const cj_problem *problem, const cj_plan *plan, int64_t batch);
 
-extern const cj_family cj_family_tensor; /* family_tensor.c */
-extern const cj_family cj_family_direct; /* family_direct.c */
+extern const cj_family cj_family_depthwise; /* family_depthwise.c */
+extern const cj_family cj_family_tensor;    /* family_tensor.c */
+extern const cj_family cj_family_direct;    /* family_direct.c */
 
 #endif

@@ -121,7 +121,7 @@ Test(cli, table_columns_align) {
         expect_exit(1, "convjit run --target cpu 'x: conv1d c1 k1 in4 f3 p1' "
                        "'a_long_name: conv2d n2 c2 k2 g2 in4x5 f3x3 p1x0:0x1 nhwc silu' 'y: conv1d c3 k2 g2 in4 f1'");
     expect_aligned(text, "layer", (const char *const[]){"conv1d", "conv2d", "conv1d"}, 3);
-    expect_aligned(text, "family", (const char *const[]){"direct ", "direct ", "- "}, 3);
+    expect_aligned(text, "family", (const char *const[]){"depthwise ", "direct ", "- "}, 3);
     expect_aligned(text, "cache", (const char *const[]){"miss ", "miss ", "- "}, 3);
     expect_aligned(text, "result", (const char *const[]){"pass\n", "pass\n", "FAIL\n"}, 3);
     expect_part(text, "layers: 3, passed: 2, failed: 1; memory hits: 0, disk hits: 0, misses: 2, compiles: 2\n");
@@ -175,7 +175,7 @@ Test(cli, why_fails_where_no_family_computes_a_layer_or_there_is_no_such_target)
 
 Test(cli, why_as_json_has_the_lines_of_each_layer) {
     static const char *const parts[] = {"{\n  \"layers\": [\n    {\"name\": \"a\", \"line\": \"conv1d n1 c1 k1 in4 f3 ",
-                                        "\"why\": [\n      \"on sm_80; ", ",\n      \"direct: chosen, ",
+                                        "\"why\": [\n      \"on sm_80; ", ",\n      \"depthwise: chosen, ",
                                         "]},\n    {\"name\": \"b\", ", "]}\n  ]\n}\n"};
     char *text =
         expect_exit(0, "convjit run --why --json --target sm_80 'a: conv1d c1 k1 in4 f3' 'b: conv1d c1 k1 in5 f3' && "

@@ -1,4 +1,4 @@
-/* test_direct.c - numerics of the kernels on the target cpu, over the grid. */
+/* test_direct.c - numerics of the family direct on the target cpu, over the grid. */
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
 #include <stdlib.h>
@@ -6,6 +6,10 @@
 
 #include "numerics.h"
 #include "placed.h"
+
+static void choose_direct(void) {
+    cr_assert_eq(setenv("CONVJIT_FAMILY", "direct", 1), 0);
+}
 
 /* Criterion runs parameters in processes of their own, side by side; each takes every SHARDS-th case. */
 enum { SHARDS = 16 };
@@ -18,7 +22,7 @@ ParameterizedTestParameters(direct, keeps_its_promise_on_every_case_of_the_grid)
     return cr_make_param_array(int, shards, SHARDS);
 }
 
-ParameterizedTest(int *shard, direct, keeps_its_promise_on_every_case_of_the_grid) {
+ParameterizedTest(int *shard, direct, keeps_its_promise_on_every_case_of_the_grid, .init = choose_direct) {
     numerics on;
     char text[4096], line[GRID_TEXT_MAX];
     size_t count = 0;

@@ -81,7 +81,10 @@ Test(family, the_fastest_is_chosen_for_the_target) {
         {"conv2d n8 c32 k64 in512x512 f5x9", "sm_80", &cj_family_direct},
         {"conv2d n8 c32 k64 in512x512 f5x9", "sm_90", &cj_family_direct},
         {"conv2d n8 c32 k64 in512x512 f5x9", "cpu", &cj_family_direct},
-        {"conv2d c64 k64 g64 in56x56 f3x3", "sm_90a", &cj_family_direct},
+        {"conv2d c64 k64 g64 in56x56 f3x3", "sm_90a", &cj_family_depthwise},
+        {"conv2d c64 k64 g64 in56x56 f3x3", "sm_70", &cj_family_depthwise},
+        {"conv2d c64 k64 g64 in56x56 f3x3", "cpu", &cj_family_depthwise},
+        {"conv2d c64 k64 g64 f3x3", "sm_90a", &cj_family_direct},
         {"convt2d c64 k64 in56x56 f3x3", "sm_90a", &cj_family_direct},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
