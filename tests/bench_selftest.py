@@ -102,15 +102,18 @@ class Library(unittest.TestCase):
         self.assertEqual(names, list(bars))
         self.assertEqual(len(names), 72)
 
-    def test_sanitizer_layers_are_supported_and_those_named_tensor_by_that_family_in_each_math(self):
+    def test_sanitizer_layers_are_supported_by_the_families_that_they_are_named_after(self):
         layers = list(self.parsed(os.path.join(BENCH, "sanitizer_layers.txt")))
         maths = collections.Counter()
         for name, desc, _ in layers:
-            family = "tensor" if name.startswith("tensor_") else "direct"
-            maths[family, bench_files.MATHS[desc.math]] += 1
-            with self.subTest(name), convjit_ctypes.forced(family):
-                self.convjit.supported(desc, b"sm_90a")
-        self.assertEqual(maths, {("direct", "fp32"): 40, **{("tensor", math): 8 for math in bench_files.MATHS}})
+            families = ["tensor"] if name.startswith("tensor_") else ["direct"]
+            families += ["depthwise"] if name.startswith("depthwise_") else []
+            for family in families:
+                maths[family, bench_files.MATHS[desc.math]] += 1
+                with self.subTest(name), convjit_ctypes.forced(family):
+                    self.convjit.supported(desc, b"sm_90a")
+        tensor = {("tensor", math): 8 for math in bench_files.MATHS}
+        self.assertEqual(maths, {("direct", "fp32"): 50, ("depthwise", "fp32"): 14, **tensor})
 
     def test_a_forced_family_is_forced_no_longer_than_asked(self):
         desc, _ = self.convjit.parse("conv2d c1 k1 in8x8 f1x1 f32 nchw fp32")

@@ -173,6 +173,9 @@ class Choice(unittest.TestCase):
         self.assertEqual(self.choose(group=["network"]), networks)
         self.assertEqual(self.choose(group=["tensor"]), kernelbench + networks)
         self.assertEqual(len(kernelbench + networks), 23)
+        lines = {name: line for _, name, line in bench_files.read_layers()}
+        depthwise = [name for name, line in lines.items() if layer_groups.kind(line) == "depthwise"]
+        self.assertEqual(self.choose(group=["depthwise"]), depthwise)
 
     def test_suites_groups_and_names_add_up_and_filters_narrow(self):
         self.assertEqual(len(self.choose()), 72)
@@ -216,12 +219,12 @@ class Gate(unittest.TestCase):
         self.assertEqual(self.states(rows, min_mean_speedup=4.1), [("4", "", gate.FAIL)])
 
     def test_ratios_errors_and_creates(self):
-        errors = {"rel_error": 2e-7, "cudnn_rel_error": 1e-7, "create_cold_ms": 1501.0}
+        errors = {"rel_error": 2e-7, "cudnn_rel_error": 1e-7, "create_cold_ms": 1501.0, "floor_ms": 1.6}
         rows = [timed("a", 2.0, 8.0, cudnn_ms=1.0, **errors)]
-        limits = {"min_speedup_nchw": 1.0, "max_error_ratio": 1.0, "max_cold_ms": 1500}
-        self.assertEqual([state for *_, state in self.states(rows, of="a", **limits)], [gate.FAIL] * 3)
-        limits = {"min_speedup_nchw": 0.5, "max_error_ratio": 2.0, "max_cold_ms": 1600}
-        self.assertEqual([state for *_, state in self.states(rows, of="a", **limits)], [gate.PASS] * 3)
+        limits = {"min_speedup_nchw": 1.0, "max_floors": 1.2, "max_error_ratio": 1.0, "max_cold_ms": 1500}
+        self.assertEqual([state for *_, state in self.states(rows, of="a", **limits)], [gate.FAIL] * 4)
+        limits = {"min_speedup_nchw": 0.5, "max_floors": 1.25, "max_error_ratio": 2.0, "max_cold_ms": 1600}
+        self.assertEqual([state for *_, state in self.states(rows, of="a", **limits)], [gate.PASS] * 4)
 
     def test_what_lacks_layers_is_open_but_fails_where_a_measured_one_does(self):
         rows = [timed("a", 2.0, 8.0), row("b")]

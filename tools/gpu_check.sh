@@ -16,9 +16,10 @@ none failed, 1 one did, 2 nothing could be run.
   host        host time of a forward beside a bare launch
   warm        layers used from a warmed cache, with NVRTC out of reach
   tensor      the grid again, forced onto family tensor, in each of the three maths
-  bench       the kernelbench layers and those of group tensor beside cuDNN in the three maths (needs PyTorch; about 6
+  depthwise   the grid again, forced onto family depthwise
+  bench       the kernelbench layers and those of the families' groups beside cuDNN in the three maths (needs PyTorch; about 6
               minutes); writes the results file and its picture, and prints how the bars stand
-  sanitize    small layers of both families under compute-sanitizer's memcheck and racecheck
+  sanitize    small layers of all families under compute-sanitizer's memcheck and racecheck
 
   --build DIR         built folder, default build
   --warm-cache DIR    cache that `convjit warm --file tools/bench/sanitizer_layers.txt` filled, on any machine, for this
@@ -26,7 +27,7 @@ none failed, 1 one did, 2 nothing could be run.
   --onnx DIR          folder of the ONNX conformance data, default /usr/share/libonnx-testdata/data where there
   --commit ID         of what is measured, where this is no git repository; default CONVJIT_COMMIT
   --output FILE       results file of bench, default tools/bench/results/h200.json
-  --bench OPTIONS     of tools/bench/compare_torch.py, in one word; default "--suite kernelbench --group tensor --merge"
+  --bench OPTIONS     of tools/bench/compare_torch.py, in one word; default "--suite kernelbench --group tensor,depthwise --merge"
   --log FILE          all output, default tools/bench/results/gpu_check.txt
   --help              this text
 
@@ -34,7 +35,7 @@ Environment: PYTHON (default python3), COMPUTE_SANITIZER (default compute-saniti
 TXT
 }
 
-all_stages=(numerics host warm tensor bench sanitize)
+all_stages=(numerics host warm tensor depthwise bench sanitize)
 not_run=77 # exit status of a stage that lacks its means
 layers=tools/bench/sanitizer_layers.txt
 
@@ -42,7 +43,7 @@ build=build
 warm_cache=
 onnx=/usr/share/libonnx-testdata/data
 output=tools/bench/results/h200.json
-bench="--suite kernelbench --group tensor --merge"
+bench="--suite kernelbench --group tensor,depthwise --merge"
 log=tools/bench/results/gpu_check.txt
 stages=()
 while [ $# -gt 0 ]; do
@@ -133,6 +134,14 @@ stage_tensor() {
     return "$wrong"
 }
 
+stage_depthwise() {
+    local numerics=$build/tests/convjit_numerics
+    need_program "$numerics"
+    export CONVJIT_FAMILY=depthwise
+    "$numerics" --list "${cases[@]}" | sed -n 's/ | .*//p' | warm_ahead # refused layers end there
+    CONVJIT_CACHE_DIR=$cache "$numerics" --family depthwise "${cases[@]}"
+}
+
 stage_bench() {
     local status=0
     "$python" -c 'import torch' 2>/dev/null || lacks "$python has no PyTorch"
@@ -172,13 +181,14 @@ stage_sanitize() {
     local sanitizer tool family
     sanitizer=$(find_sanitizer) || lacks "compute-sanitizer is not there"
     grep '^tensor_' "$layers" >"$work/tensor"
+    grep '^depthwise_' "$layers" >"$work/depthwise"
     grep '^[a-z]' "$layers" | grep -v '^tensor_' >"$work/direct"
-    for family in direct tensor; do
+    for family in direct depthwise tensor; do
         # Compiling under the sanitizer would take long.
         sed 's/^[^:]*: //' "$work/$family" | CONVJIT_FAMILY=$family warm_ahead
     done
     for tool in memcheck racecheck; do
-        for family in direct tensor; do
+        for family in direct depthwise tensor; do
             sanitized "$tool" "$family" "$work/$family"
         done
     done

@@ -10,6 +10,7 @@ A bar is {"of": layer or group, "math", and limits}. The limits, all of them ove
   min_speedup         every layer is at least so many times as fast as the faster of cuDNN's two layouts
   min_mean_speedup    ... in the geometric mean
   min_speedup_nchw    every layer is at least so many times as fast as cuDNN in convjit's own layout
+  max_floors          every layer takes at most so many times its floor
   max_error_ratio     no layer's relative error is over so many times cuDNN's
   max_cold_ms         no create takes longer with an empty cache
   family              every layer is computed by this family
@@ -35,6 +36,7 @@ LIMITS = {
     "min_speedup": ("speedup", lambda row: row["speedup"], False),
     "min_mean_speedup": ("geometric mean", lambda row: row["speedup"], False),
     "min_speedup_nchw": ("speedup, NCHW", ratio("cudnn_ms", "convjit_ms"), False),
+    "max_floors": ("floors", ratio("convjit_ms", "floor_ms"), True),
     "max_error_ratio": ("error / cuDNN's", ratio("rel_error", "cudnn_rel_error"), True),
     "max_cold_ms": ("create cold ms", lambda row: row["create_cold_ms"], True),
 }
