@@ -2,8 +2,10 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
 #include "cache_fixture.h"
 
@@ -211,6 +213,38 @@ Test(store, leaves_no_temporary_when_the_disk_is_full) {
     cr_expect_eq(count_files(below("cache/03")), 0);
     const cj_entry small = sample();
     write_ok(store, &small); /* and the store is as good as before */
+    cj_store_close(store);
+}
+
+static bool predictable;
+
+/* Stands for the system's: an attacker who guesses what cannot be guessed. */
+ssize_t getrandom(void *bytes, size_t size, unsigned flags) {
+    if (predictable) {
+        memset(bytes, 0x5a, size);
+        return (ssize_t)size;
+    }
+    return syscall(SYS_getrandom, bytes, size, flags);
+}
+
+Test(store, writes_through_no_link_planted_under_the_name_of_its_temporary) {
+    cj_store *store = open_store(below("cache"));
+    const cj_entry entry = sample();
+    write_ok(store, &entry);
+    char host[64] = "", name[200], word[16] = "";
+    cr_assert_eq(gethostname(host, sizeof host - 1), 0);
+    snprintf(name, sizeof name, "cache/ab/%s-%ld-5a5a5a5a5a5a5a5a.tmp", host, (long)getpid());
+    FILE *victim = fopen(below("victim"), "w+");
+    cr_assert(victim != NULL && fputs("untouched", victim) >= 0 && fflush(victim) == 0);
+    cr_assert_eq(symlink(below("victim"), below(name)), 0);
+    predictable = true;
+    expect_write_fails(store, &entry, "File exists");
+    predictable = false;
+    rewind(victim);
+    cr_expect(fgets(word, sizeof word, victim) != NULL && strcmp(word, "untouched") == 0, "%s", word);
+    fclose(victim);
+    expect_hit(store, &entry);
+    write_ok(store, &entry); /* under another name */
     cj_store_close(store);
 }
 

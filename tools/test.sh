@@ -15,7 +15,7 @@ Installs what is missing (apt-get, as root or with sudo), then runs the stages i
   --sanitize thread               build in build-tsan/
   --fuzz SECONDS                  build in build-fuzz/ (clang), run each fuzz target that long
   --lint                          clang-format and clang-tidy (tools/lint.sh)
-  --all                           what CI runs: all of these, 30 seconds a fuzz target
+  --all                           what CI runs: all of these, 60 seconds a fuzz target
   --help                          this text
 
 Environment:
@@ -51,19 +51,20 @@ sanitize() { # LIST
 }
 
 fuzz() { # SECONDS
-    local program name corpus
+    local program name names=()
     CC=clang configure build-fuzz -D CONVJIT_TESTS=ON -D CONVJIT_FUZZ=ON \
         -D CONVJIT_SANITIZE=address,undefined,fuzzer-no-link
     cmake --build build-fuzz -j "$jobs" --target fuzz -- --quiet
     for program in build-fuzz/tests/fuzz_*; do
         [ -f "$program" ] && [ -x "$program" ] || continue
         name=${program##*/fuzz_}
-        corpus=build-fuzz/corpus/$name # kept, so that the next run starts where this one ended
-        mkdir -p "$corpus"
-        cp -n tests/golden/"$name"* "$corpus" 2>/dev/null || true
-        say "fuzzing $name for $1 s"
-        "$program" -max_total_time="$1" -verbosity=0 -print_final_stats=1 -artifact_prefix=build-fuzz/ "$corpus"
+        names+=("$name")
+        mkdir -p "build-fuzz/corpus/$name" # kept, so that the next run starts where this one ended
+        cp -n tests/golden/"$name"* "build-fuzz/corpus/$name" 2>/dev/null || true
     done
+    say "fuzzing ${names[*]} for $1 s each"
+    printf '%s\n' "${names[@]}" | xargs -P "$jobs" -I NAME build-fuzz/tests/fuzz_NAME -max_total_time="$1" -verbosity=0 \
+        -print_final_stats=1 -artifact_prefix=build-fuzz/ build-fuzz/corpus/NAME
 }
 
 lint() {
@@ -85,7 +86,7 @@ while [ $# -gt 0 ]; do
     --plain | --lint) stages+=("${1#--}") ;;
     --sanitize) stages+=("sanitize ${2:?--sanitize needs a list}") && shift ;;
     --fuzz) stages+=("fuzz ${2:?--fuzz needs seconds}") && shift ;;
-    --all) stages+=(plain "sanitize address,undefined" "sanitize thread" "fuzz 30" lint) ;;
+    --all) stages+=(plain "sanitize address,undefined" "sanitize thread" "fuzz 60" lint) ;;
     --help) usage && exit 0 ;;
     *) die "unknown option $1; see --help" ;;
     esac
