@@ -20,4 +20,13 @@ static inline int64_t cj_most(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
+/* Largest divisor of n that is at most `most`; 1 where there is none. */
+static inline int64_t cj_largest_divisor(int64_t n, int64_t most) {
+    int64_t divisor = cj_most(1, cj_least(n, most));
+    while (n % divisor != 0) {
+        --divisor;
+    }
+    return divisor;
+}
+
 #endif

@@ -95,6 +95,9 @@ struct cj_family {
 /* The batch that plans are made for: a layer has one kernel for every batch. */
 enum { CJ_PLAN_BATCH = 8 };
 
+/* Of an H200 under load: cost models count cycles of one of its multiprocessors. */
+#define CJ_CYCLES_PER_MS 1.755e6
+
 /* One line of a family's `refuses`. */
 #define CJ_REFUSE_IF(condition, reason) \
     if (condition)                      \

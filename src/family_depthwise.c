@@ -30,8 +30,6 @@ enum {
     SHARED = 227 * 1024,      /* and its shared memory, of an H200 */
 };
 
-static const double CYCLES_PER_MS = 1.755e6;
-
 static int64_t element_bytes(const cj_problem *p) {
     return p->desc.data_type == CONVJIT_F32 ? 4 : 2;
 }
@@ -108,17 +106,6 @@ static const char *refuses(const cj_problem *p, const cj_target *target) {
 }
 
 /* ---- plan ---- */
-
-/* Largest divisor of n that is <= limit. */
-static int32_t largest_divisor(int64_t n, int64_t limit) {
-    int32_t best = 1;
-    for (int32_t d = 1; d <= limit && d <= n; ++d) {
-        if (n % d == 0) {
-            best = d;
-        }
-    }
-    return best;
-}
 
 /* Cycles in which shared memory serves the load of a first warp: lanes that want different words of one of the 32 banks
  * wait for each other. */
@@ -274,11 +261,11 @@ typedef void (*visitor)(const candidate *c, void *state);
 static const char *drops(const cj_problem *p, cj_depthwise_config *c, tile *t) {
     const int64_t wide = (int64_t)c->lanes[CJ_X] * c->columns, high = (int64_t)c->lanes[CJ_Y] * c->rows;
     const bool parts_of_several = c->lanes_k > 1 && c->lanes[CJ_Z] < p->out_size[CJ_Z];
-    c->row_taps = largest_divisor(p->kernel[CJ_X], MOST_ROW_TAPS);
+    c->row_taps = (int32_t)cj_largest_divisor(p->kernel[CJ_X], MOST_ROW_TAPS);
     c->run = p->channels_last || wide < p->out_size[CJ_X] ? 1 : high < p->out_size[CJ_Y] || parts_of_several ? 2 : 3;
     *t = tile_of(p, c);
     while (t->window > MOST_WINDOW && c->row_taps > 1) {
-        c->row_taps = largest_divisor(c->row_taps, c->row_taps - 1);
+        c->row_taps = (int32_t)cj_largest_divisor(c->row_taps, c->row_taps - 1);
         *t = tile_of(p, c);
     }
     CJ_REFUSE_IF(cj_most(t->under[CJ_Z], cj_most(t->under[CJ_Y], t->under[CJ_X])) > MOST_REACH,
@@ -317,7 +304,7 @@ static int64_t lanes_along(const cj_problem *p, int d, int64_t outputs) {
  * none can be used. */
 static bool visit_wide(const cj_problem *p, cj_depthwise_config c, visitor visit, void *state) {
     const int64_t y = lanes_along(p, CJ_Y, c.rows), z = lanes_along(p, CJ_Z, 1), most = MOST_THREADS / c.lanes[CJ_X];
-    const int32_t k = largest_divisor(p->group_out, cj_most(1, cj_least(8, most)));
+    const int32_t k = (int32_t)cj_largest_divisor(p->group_out, cj_most(1, cj_least(8, most)));
     bool found = false;
     for (int32_t lanes_z = part(z, cj_least(8, most / k)); lanes_z > 0; lanes_z /= 2) {
         c.lanes[CJ_Z] = lanes_z;
@@ -460,7 +447,7 @@ static void launch(const cj_problem *p, const cj_plan *plan, cj_forward_args *ar
 
 static double predict_ms(const cj_problem *p, const cj_plan *plan, int64_t batch) {
     const tile t = tile_of(p, &plan->depthwise);
-    return cost_of(p, &plan->depthwise, &t, batch) / CYCLES_PER_MS;
+    return cost_of(p, &plan->depthwise, &t, batch) / CJ_CYCLES_PER_MS;
 }
 
 static void list_candidate(const candidate *c, void *state) {
@@ -469,7 +456,7 @@ static void list_candidate(const candidate *c, void *state) {
     if (c->dropped) {
         cj_candidates_drop(state, c->dropped, text);
     } else {
-        cj_candidates_add(state, c->cost / CYCLES_PER_MS, text);
+        cj_candidates_add(state, c->cost / CJ_CYCLES_PER_MS, text);
     }
 }
 

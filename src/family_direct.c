@@ -19,11 +19,6 @@ enum {
     MIN_BLOCKS = 4,          /* of 128 threads a multiprocessor: at most 128 registers a thread */
 };
 
-/* Of an H200 under load. With it, the model and tools/bench/results/h200.json (36 layers, 0.4 to 44 ms) agree so:
- * measured / predicted is 0.88 to 1.11 for convolutions, 0.79 to 1.87 for transposed ones (the test that ends a phase's
- * taps is not in the model); rank correlation 0.99. */
-static const double CYCLES_PER_MS = 1.755e6;
-
 /* ---- applicable ---- */
 
 static const char *refuses(const cj_problem *p, const cj_target *target) {
@@ -132,17 +127,6 @@ static bool tile_of(const cj_problem *p, const axis *axes, const cj_direct_confi
     return t->shared_bytes <= MOST_SHARED;
 }
 
-/* Largest divisor of n that is <= limit. */
-static int64_t largest_divisor(int64_t n, int64_t limit) {
-    int64_t best = 1;
-    for (int64_t d = 1; d <= limit && d <= n; ++d) {
-        if (n % d == 0) {
-            best = d;
-        }
-    }
-    return best;
-}
-
 /* Chooses the stage: all taps if they fit, else the outer axes one tap at a time, then fewer taps along x; then as many
  * channels as fit, in even chunks. False if not even one channel and tap fits. */
 static bool fit_stage(const cj_problem *p, const axis *axes, cj_direct_config *c, tile *t) {
@@ -152,9 +136,11 @@ static bool fit_stage(const cj_problem *p, const axis *axes, cj_direct_config *c
             c->chunk_taps[d] = d < step ? 1 : axes[d].taps;
         }
         if (step >= CJ_DIMS) {
-            c->chunk_taps[CJ_X] = largest_divisor(axes[CJ_X].taps, step == CJ_DIMS ? 64 : step == CJ_DIMS + 1 ? 8 : 1);
+            c->chunk_taps[CJ_X] = cj_largest_divisor(axes[CJ_X].taps, step == CJ_DIMS       ? 64
+                                                                      : step == CJ_DIMS + 1 ? 8
+                                                                                            : 1);
         }
-        c->row_taps = (int32_t)largest_divisor(c->chunk_taps[CJ_X], MOST_ROW_TAPS);
+        c->row_taps = (int32_t)cj_largest_divisor(c->chunk_taps[CJ_X], MOST_ROW_TAPS);
         if (tile_of(p, axes, c, t)) {
             break;
         }
@@ -163,7 +149,7 @@ static bool fit_stage(const cj_problem *p, const axis *axes, cj_direct_config *c
         }
     }
     while (t->window * c->pixels_y > MOST_WINDOW && c->row_taps > 1) {
-        c->row_taps = (int32_t)largest_divisor(c->row_taps, c->row_taps - 1);
+        c->row_taps = (int32_t)cj_largest_divisor(c->row_taps, c->row_taps - 1);
         tile_of(p, axes, c, t);
     }
     const int64_t one = 4 * (t->plane + cj_round_up(t->stage_weights, 4));
@@ -207,7 +193,9 @@ static int bank_cycles(const axis *axes, const cj_direct_config *c, const tile *
 }
 
 /* Cycles for a batch: work / P + span, with the 132 multiprocessors of a large GPU as P and one tile as span.
- * Depends on nothing of the machine, so that every machine plans alike. */
+ * Depends on nothing of the machine, so that every machine plans alike. The model and tools/bench/results/h200.json (36
+ * layers, 0.4 to 44 ms) agree so: measured / predicted is 0.88 to 1.11 for convolutions, 0.79 to 1.87 for transposed
+ * ones (the test that ends a phase's taps is not in the model); rank correlation 0.99. */
 static double cost_of(const cj_problem *p, const axis *axes, const cj_direct_config *c, const tile *t, int64_t batch) {
     const double multiprocessors = 132.0;
     double tiles = (double)batch * (double)(p->desc.groups * cj_divide_up(p->group_out, t->k));
@@ -417,7 +405,7 @@ static double predict_ms(const cj_problem *p, const cj_plan *plan, int64_t batch
     const axis axes[CJ_DIMS] = {axis_of(p, CJ_Z), axis_of(p, CJ_Y), axis_of(p, CJ_X)};
     tile t;
     tile_of(p, axes, &plan->direct, &t);
-    return cost_of(p, axes, &plan->direct, &t, batch) / CYCLES_PER_MS;
+    return cost_of(p, axes, &plan->direct, &t, batch) / CJ_CYCLES_PER_MS;
 }
 
 static void list_candidate(const candidate *c, void *state) {
@@ -426,7 +414,7 @@ static void list_candidate(const candidate *c, void *state) {
     if (c->dropped) {
         cj_candidates_drop(state, c->dropped, text);
     } else {
-        cj_candidates_add(state, c->cost / CYCLES_PER_MS, text);
+        cj_candidates_add(state, c->cost / CJ_CYCLES_PER_MS, text);
     }
 }
 

@@ -200,8 +200,6 @@ static double cost_of(const cj_problem *p, const cj_tensor_config *c, const tile
     return waves * cbrt(sum) + 19000.0;
 }
 
-static const double CYCLES_PER_MS = 1.755e6;
-
 /* ---- the search ---- */
 
 typedef struct candidate {
@@ -533,7 +531,7 @@ static void launch(const cj_problem *p, const cj_plan *plan, cj_forward_args *ar
 
 static double predict_ms(const cj_problem *p, const cj_plan *plan, int64_t batch) {
     const tile t = tile_of(p, &plan->tensor);
-    return cost_of(p, &plan->tensor, &t, batch) / CYCLES_PER_MS;
+    return cost_of(p, &plan->tensor, &t, batch) / CJ_CYCLES_PER_MS;
 }
 
 typedef struct listing {
@@ -548,7 +546,7 @@ static void list_candidate(const candidate *c, void *state) {
     if (c->dropped) {
         cj_candidates_drop(to->out, c->dropped, text);
     } else {
-        cj_candidates_add(to->out, c->cost / CYCLES_PER_MS, text);
+        cj_candidates_add(to->out, c->cost / CJ_CYCLES_PER_MS, text);
     }
 }
 

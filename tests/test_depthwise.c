@@ -10,6 +10,7 @@
 #include "family.h"
 #include "numerics.h"
 #include "nvrtc_library.h"
+#include "ptxas_log.h"
 #include "stamp.h"
 
 typedef struct entry {
@@ -257,19 +258,6 @@ Test(depthwise, a_launch_covers_every_output) {
 /* Registers in memory cost more than the multiply-adds; ptxas saves a few around a tile all the same. */
 enum { MOST_SPILLED_BYTES = 32 };
 
-static void expect_few_spills(const char *line, const char *log) {
-    const char *const end = " bytes spill stores";
-    int reports = 0;
-    for (const char *spill = strstr(log, end); spill != NULL; spill = strstr(spill + 1, end), ++reports) {
-        const char *digits = spill;
-        while (digits > log && digits[-1] >= '0' && digits[-1] <= '9') {
-            --digits;
-        }
-        cr_expect_leq(strtol(digits, NULL, 10), MOST_SPILLED_BYTES, "%s: %s", line, log);
-    }
-    cr_expect_geq(reports, 2, "%s: ptxas reported nothing: %s", line, log);
-}
-
 Test(depthwise, compiles_for_a_gpu_without_spilling) {
     char id[CJ_COMPILER_ID_MAX];
     cj_target target;
@@ -285,7 +273,7 @@ Test(depthwise, compiles_for_a_gpu_without_spilling) {
         cj_family_depthwise.plan(&p, &target, &plan);
         cr_assert_eq(cj_stamp(&p, &plan, &target, &source), CONVJIT_SUCCESS, "%s", convjit_last_error());
         cr_expect_eq(cj_nvrtc.compile(&target, source.data, &binary), CONVJIT_SUCCESS, "%s", convjit_last_error());
-        expect_few_spills(plan_lines[i], cj_nvrtc_last_log());
+        expect_spilled(MOST_SPILLED_BYTES, plan_lines[i], cj_nvrtc_last_log());
         free(binary.data);
         cj_text_free(&source);
     }

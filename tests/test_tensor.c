@@ -8,6 +8,7 @@
 #include "family.h"
 #include "numerics.h"
 #include "nvrtc_library.h"
+#include "ptxas_log.h"
 #include "stamp.h"
 
 typedef struct entry {
@@ -189,16 +190,7 @@ enum { MOST_SPILLED_BYTES = 128 };
 
 static void expect_good_code(const char *line, const char *log) {
     cr_expect_null(strstr(log, "C75"), "%s: %s", line, log);
-    const char *const end = " bytes spill stores";
-    int reports = 0;
-    for (const char *spill = strstr(log, end); spill != NULL; spill = strstr(spill + 1, end), ++reports) {
-        const char *digits = spill;
-        while (digits > log && digits[-1] >= '0' && digits[-1] <= '9') {
-            --digits;
-        }
-        cr_expect_leq(strtol(digits, NULL, 10), MOST_SPILLED_BYTES, "%s: %s", line, log);
-    }
-    cr_expect_geq(reports, 2, "%s: ptxas reported nothing: %s", line, log);
+    expect_spilled(MOST_SPILLED_BYTES, line, log);
 }
 
 /* As numerics, but every third case: a compile takes a second. */
