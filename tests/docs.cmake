@@ -9,6 +9,12 @@ file(CONFIGURE OUTPUT readme_example.c CONTENT "${CMAKE_MATCH_1}" @ONLY)
 add_executable(readme_example ${CMAKE_CURRENT_BINARY_DIR}/readme_example.c)
 target_link_libraries(readme_example PRIVATE convjit)
 
+# A program of others' is not sanitized, and so cannot load a library that is.
+if(NOT CONVJIT_SANITIZE)
+  add_test(NAME installed COMMAND bash tests/installed.sh ${CMAKE_BINARY_DIR} ${CMAKE_CURRENT_BINARY_DIR}/readme_example.c
+    WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+endif()
+
 function(add_docs_test check)
   add_test(NAME docs_${check} COMMAND bash tests/docs.sh ${check} ${ARGN} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
 endfunction()
