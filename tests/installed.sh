@@ -29,20 +29,16 @@ foreach(library convjit static)
   target_link_libraries(with_${library} PRIVATE convjit::${library})
 endforeach()
 TXT
-cmake -S "$work/user" -B "$work/user/build" -D CMAKE_PREFIX_PATH="$work/prefix" >"$work/log" 2>&1 &&
-    cmake --build "$work/user/build" >>"$work/log" 2>&1 || {
+if ! { cmake -S "$work/user" -B "$work/user/build" -D CMAKE_PREFIX_PATH="$work/prefix" &&
+    cmake --build "$work/user/build"; } >"$work/log" 2>&1; then
     cat "$work/log"
     exit 1
-}
+fi
 expect_output "$work/user/build/with_convjit"
 expect_output "$work/user/build/with_static"
 
-if command -v pkg-config >/dev/null; then
-    PKG_CONFIG_PATH=$(dirname "$(find "$work/prefix" -name convjit.pc)")
-    export PKG_CONFIG_PATH
-    read -ra flags < <(pkg-config --cflags --libs convjit)
-    cc "$work/user/example.c" "${flags[@]}" -o "$work/user/with_pkg_config"
-    LD_LIBRARY_PATH=$(pkg-config --libs-only-L convjit | sed 's/^-L//; s/ *$//') expect_output "$work/user/with_pkg_config"
-else
-    echo "pkg-config is not there: convjit.pc was not tried"
-fi
+PKG_CONFIG_PATH=$(dirname "$(find "$work/prefix" -name convjit.pc)")
+export PKG_CONFIG_PATH
+read -ra flags < <(pkg-config --cflags --libs convjit)
+cc "$work/user/example.c" "${flags[@]}" -o "$work/user/with_pkg_config"
+LD_LIBRARY_PATH=$(pkg-config --libs-only-L convjit | sed 's/^-L//; s/ *$//') expect_output "$work/user/with_pkg_config"

@@ -98,7 +98,7 @@ install_build_tools
 install_missing header:criterion/criterion.h libcriterion-dev header:protobuf-c/protobuf-c.h libprotobuf-c-dev \
     command:protoc-c protobuf-c-compiler file:/usr/include/onnx/onnx.proto libonnx-dev \
     file:/usr/share/libonnx-testdata/data/node libonnx-testdata command:clang clang fuzzer libclang-rt-dev \
-    command:clang-format clang-format command:clang-tidy clang-tidy command:python3 python3
+    command:clang-format clang-format command:clang-tidy clang-tidy command:python3 python3 command:pkg-config pkg-config
 find_cuda "$PWD/build/cuda"
 
 times=()
