@@ -63,7 +63,7 @@ fuzz() { # SECONDS
         cp -n tests/golden/"$name"* "build-fuzz/corpus/$name" 2>/dev/null || true
     done
     say "fuzzing ${names[*]} for $1 s each"
-    printf '%s\n' "${names[@]}" | xargs -P "$jobs" -I NAME build-fuzz/tests/fuzz_NAME -max_total_time="$1" -verbosity=0 \
+    printf '%s\n' "${names[@]}" | xargs -P "$jobs" -I NAME env build-fuzz/tests/fuzz_NAME -max_total_time="$1" -verbosity=0 \
         -print_final_stats=1 -artifact_prefix=build-fuzz/ build-fuzz/corpus/NAME
 }
 
