@@ -1,12 +1,15 @@
 /* tensor.cu - convolution on Hopper's tensor cores: filter taps are shifted descriptors of one haloed input tile.
  *
- *   for n, group, block of TILE_K output channels, output z, tile of TILE_Y x TILE_X outputs:     parallel: blocks
+ *   for n, group, block of TILE_K rows of products, z, tile of TILE_Y x TILE_X positions:         parallel: blocks
  *     for chunk of CHUNK_C input channels, kernel z (and, if CHUNK_Y = 1, kernel y):              a stage
  *       for two slices of K, eight lines of one tap each:
  *         sum[64 channels][COLUMNS pixels] += w[64][16] * x[16][pixels, shifted by the taps]      wgmma
  *
  * A line is an input channel or, with few channels (FOLD), an input channel and a kernel tap along z and y, or along x too:
  * what those taps read is then copied into lines of its own, and the taps along x that are left stay shifts.
+ *
+ * Output channels are rows of products, and outputs are positions of a grid, one each. But in a transposed layer, or one of
+ * few output channels, a position has several outputs, its phases, and a row is a channel's phase: tensor/phases.cuh.
  *
  * Roles. 512 threads: two consumer warpgroups, each with runs of COLUMNS pixels or 64 channels of its own; one group of four
  * filling warps, or two by turns, that bring the input under the tile, halo included and padding as zeros, to STAGES
@@ -46,6 +49,11 @@
  * CJ_PRODUCTS               of halves for one of numbers: 4 (math fp32), 3 (fp32_block), 1 (tf32)        4
  * CJ_GUARD                  1 = small results of data of a wide span are computed anew                   1
  * CJ_FOLD                   taps that are lines of their own: 0 none, 1 along z and y, 2 along x too     0
+ * CJ_ROWS                   rows of products for a group: output channels, and phases                    64
+ * CJ_PHASES_d               outputs of a position of the grid along an axis; then those that taps reach  1
+ * CJ_ACTIVE_d, _PHASE_LIST_d   ... how many these are, and which, and the number of all behind them      1, (0, 1)
+ * CJ_TAPS_d, CJ_SPACING_d, CJ_SHIFT_d, CJ_UP_d, CJ_DOWN_d   see src/view.h; CJ_KERNEL_d, CJ_STRIDE_d, CJ_DILATION_d and
+ *                           CJ_PAD_d are those of the convolution on the grid
  * CJ_COLUMNS                N of a product: pixels of a run                                              128
  * CJ_CONSUMERS_K            consumers that differ in output channels: 1 or 2 (else in pixels)            1
  * CJ_OWN_RUNS               runs of a consumer: 1 or 2                                                   1
@@ -77,9 +85,12 @@ constexpr float LO = CJ_PRODUCTS == 4 ? 2048.0F : 1.0F; /* what lo parts are mul
 constexpr int RUNS = CONSUMERS / CJ_CONSUMERS_K * CJ_OWN_RUNS;
 constexpr int TILE_K = M * CJ_CONSUMERS_K, RUN_X = CJ_RUN_X, RUN_STEP = RUN_X - CJ_OVERLAP, TILE_X = RUN_STEP * CJ_RUNS_X;
 constexpr int TILE_Y = RUNS / CJ_RUNS_X * CJ_RUN_ROWS;
-constexpr int K_TILES = (CJ_GROUP_OUT + TILE_K - 1) / TILE_K;
+constexpr int K_TILES = (CJ_ROWS + TILE_K - 1) / TILE_K;
 constexpr int DEPTH = 8; /* lines of a slice: halves of a unit */
 constexpr int PLANES = CJ_CHUNK_C / DEPTH;
+constexpr int OUT_ROWS = 8; /* of a product, that a warp stores at a time */
+
+#include "tensor/phases.cuh"
 
 /* Lines: folded taps change fastest. Kernel taps that are left for loops and shifts. */
 constexpr int FOLD_Z = CJ_FOLD >= 1 ? CJ_KERNEL_Z : 1, FOLD_Y = CJ_FOLD >= 1 ? CJ_KERNEL_Y : 1;
@@ -106,7 +117,7 @@ constexpr int STAGE_PRODUCTS = STAGE_SLOTS * CJ_SLOT_PRODUCTS;
 
 /* Packed weights: uint4[group][k block of 64][chunk][product][PARTS][2][64], a slice of an output channel each, as the A
  * operand wants them; then float4 channel[group][K_BLOCKS * 64]: bias, 1 / s, guard, hard (see pack); then the weights as
- * floats, [group][GROUP_OUT][GROUP_IN][taps], for the surprising rule. */
+ * floats, [group][ROWS][GROUP_IN][taps], for the surprising rule. */
 constexpr int K_BLOCKS = K_TILES * CJ_CONSUMERS_K;
 constexpr bool RESIDENT = CJ_SLOTS == CHUNKS * STAGE_SLOTS && K_TILES == 1 && CJ_GROUPS == 1; /* brought once, for all tiles */
 constexpr int PART_WEIGHTS = 2 * M, PRODUCT_WEIGHTS = PARTS * PART_WEIGHTS;
@@ -128,13 +139,14 @@ typedef float items[CJ_JOB_ITEMS][DEPTH];
 /* Shared memory. Outputs of a channel follow each other in memory if a run has one row, or whole rows: then they leave by
  * bulk copies, for which they lie here as they do there within their 16 bytes. Pitches are in floats; + 4 and + 8: rows
  * start in other banks. */
-constexpr bool ROWS_JOINED = !CJ_DYNAMIC && RUN_X == CJ_OUT_X && CJ_OVERLAP == 0;
-constexpr bool IN_BULK = !CJ_HAS_Z && (CJ_RUN_ROWS == 1 || ROWS_JOINED);
-constexpr int OUT_ROWS = 8, OUT_COUNT = ROWS_JOINED ? CJ_RUN_ROWS * RUN_X : CJ_COLUMNS;
-constexpr int OUT_PITCH = IN_BULK ? (3 + OUT_COUNT + 7) / 8 * 8 + 4 : (CJ_COLUMNS + 31) / 32 * 32 + 8;
+constexpr bool ROWS_JOINED = !PHASED && !CJ_DYNAMIC && RUN_X == CJ_OUT_X && CJ_OVERLAP == 0;
+constexpr bool IN_BULK = !CJ_HAS_Z && (PHASED || CJ_RUN_ROWS == 1 || ROWS_JOINED);
+constexpr int OUT_X = RUN_X * CJ_PHASES_X, OUT_COUNT = PHASED || ROWS_JOINED ? CJ_RUN_ROWS * OUT_X : CJ_COLUMNS;
+constexpr int OUT_PITCH = PHASED || IN_BULK ? (3 + OUT_COUNT + 7) / 8 * 8 + 4 : (CJ_COLUMNS + 31) / 32 * 32 + 8;
+constexpr int OUT_BUFFER = (PHASED ? EIGHT : OUT_ROWS) * OUT_PITCH;
 constexpr int RING_OFFSET = 16 * (CJ_STAGES * BUFFER + CJ_COLUMNS); /* COLUMNS: what the last run may reach past a buffer */
 constexpr int OUT_OFFSET = RING_OFFSET + 16 * CJ_SLOTS * CJ_CONSUMERS_K * SLOT_WEIGHTS;
-constexpr int SCALE_OFFSET = OUT_OFFSET + 4 * CONSUMERS * 4 * CJ_OUT_BUFFERS * OUT_ROWS * OUT_PITCH;
+constexpr int SCALE_OFFSET = OUT_OFFSET + 4 * CONSUMERS * 4 * CJ_OUT_BUFFERS * OUT_BUFFER;
 constexpr int SPAN_OFFSET = SCALE_OFFSET + 8 * CJ_STAGES, LINES_OFFSET = SPAN_OFFSET + 8 * 2 * FILL_WARPS * CJ_FILL_GROUPS;
 constexpr int FOLDED_LINES = CJ_FOLD > 0 ? CHUNKS_C * CJ_CHUNK_C : 0, CHANNELS_OFFSET = LINES_OFFSET + 16 * FOLDED_LINES;
 constexpr bool CHANNELS_SHARED = CHANNELS <= 256;
@@ -142,6 +154,7 @@ constexpr int BARRIER_OFFSET = CHANNELS_OFFSET + (CHANNELS_SHARED ? 16 * (int)CH
 constexpr int BARRIERS = 2 * CJ_STAGES + 2 * CJ_SLOTS + CJ_FILL_GROUPS + 1;
 static_assert(BARRIER_OFFSET + 8 * BARRIERS <= CJ_SHARED_BYTES, "plan and kernel disagree");
 static_assert((CJ_RUN_ROWS - 1) * PITCH + RUN_X <= CJ_COLUMNS, "plan and kernel disagree");
+static_assert(!PHASED || CJ_RUN_ROWS == 1 || (OUT_X % 4 == 0 && CJ_OUT_X % 4 == 0), "rows lie differently in 16 bytes");
 
 /* A line that holds kernel taps: its first unit's distance from channel 0's, and the taps. */
 struct alignas(16) folded_line {
@@ -152,7 +165,7 @@ static_assert(LINES_OFFSET % sizeof(folded_line) == 0, "plan and kernel disagree
 
 struct shared_memory {
     uint4 *buffers, *ring;
-    float *out;         /* [CONSUMERS * 4][OUT_BUFFERS][OUT_ROWS][OUT_PITCH]: outputs of each warp on their way to memory */
+    float *out;         /* [CONSUMERS * 4][OUT_BUFFERS][OUT_BUFFER]: outputs of each warp on their way to memory */
     float2 *scale;      /* [STAGES]: 1 / s of the buffer's input; the same if it spans more than 2^27, else 0 */
     uint2 *span;        /* [FILL_GROUPS][2][FILL_WARPS]: largest |x| and smallest but 0 of each warp's items */
     folded_line *lines; /* [FOLDED_LINES] */
@@ -194,10 +207,10 @@ template <int count> struct turn {
 typedef offset_type<!CJ_DYNAMIC>::type position;
 
 struct tile {
-    position n, group, k_tile, z, y, x; /* z, y, x: first output */
+    position n, group, k_tile, z, y, x; /* z, y, x: first position of the grid, which is the output if there are no phases */
 };
 
-/* First output row and column of a run in its tile. */
+/* First row and column of a run in its tile. */
 __device__ __forceinline__ int run_y(int run) {
     return run / CJ_RUNS_X * CJ_RUN_ROWS;
 }
@@ -219,10 +232,10 @@ __device__ __forceinline__ tile_range own_tiles(const cj_forward_args &args) {
 
 __device__ __forceinline__ tile make_tile(position index, const sizes &size) {
     tile t;
-    t.x = take(index, (size.out_x + TILE_X - 1) / TILE_X) * TILE_X;
+    t.x = take(index, ((size.out_x + CJ_PHASES_X - 1) / CJ_PHASES_X + TILE_X - 1) / TILE_X) * TILE_X;
     t.k_tile = take(index, K_TILES);
-    t.y = take(index, (size.out_y + TILE_Y - 1) / TILE_Y) * TILE_Y;
-    t.z = take(index, size.out_z);
+    t.y = take(index, ((size.out_y + CJ_PHASES_Y - 1) / CJ_PHASES_Y + TILE_Y - 1) / TILE_Y) * TILE_Y;
+    t.z = take(index, (size.out_z + CJ_PHASES_Z - 1) / CJ_PHASES_Z);
     t.group = take(index, CJ_GROUPS);
     t.n = index;
     return t;

@@ -35,7 +35,10 @@ typedef struct cj_depthwise_config {
 
 /* Configuration of the family `tensor`; its meaning stands in kernel_src/tensor.cu. */
 typedef struct cj_tensor_config {
-    int32_t products;      /* of halves for one of numbers: 4, 3 or 1 */
+    int64_t rows;                             /* of products for a group, */
+    int64_t grid[CJ_DIMS];                    /* positions, 0 if dynamic, */
+    int64_t phases[CJ_DIMS], active_x, out_x; /* and what else of the view (view.h) launches and tiles depend on */
+    int32_t products;                         /* of halves for one of numbers: 4, 3 or 1 */
     int32_t fold;          /* taps that are lines of their own: 0 none, 1 along z and y, 2 along x too */
     int32_t columns;       /* pixels of a product */
     int32_t consumers_k;   /* consumers that differ in output channels */
@@ -79,6 +82,9 @@ struct cj_family {
     /* Chooses the configuration (plan->family is set): deterministic, no timing, no device; depends on nothing but its
      * arguments. */
     void (*plan)(const cj_problem *problem, const cj_target *target, cj_plan *plan);
+    /* Optional. The problem whose sizes, kernel, stride, dilation and padding are stamped: the layer as the family sees
+     * it. */
+    cj_problem (*view)(const cj_problem *problem);
     /* Writes the constants of problem and plan as named #defines. */
     void (*constants)(const cj_problem *problem, const cj_plan *plan, cj_text *out);
     /* Blocks of a forward launch and the family's own fields of args (tiles); the rest of args is filled. */

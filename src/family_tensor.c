@@ -7,6 +7,7 @@
 #include "arithmetic.h"
 #include "family.h"
 #include "stamp.h"
+#include "view.h"
 
 /* Sizes of the kernel. */
 enum {
@@ -27,7 +28,8 @@ enum {
     MOST_SLOT = 10,                        /* ... of a slot where nothing is summed apart (math tf32) */
     MOST_PLAIN_SUMS = 6,                   /* of a tile, that plain float32 adds up well enough */
     MOST_BLOCK_PLAIN_SUMS = 16,            /* ... in math fp32_block */
-    OUT_BYTES = 4 * CONSUMERS * 4 * 8,     /* shared memory for a column of outputs: 8 rows of each consumer warp */
+    OUT_BYTES = 4 * CONSUMERS * 4,         /* shared memory for one output of each consumer warp */
+    MOST_OUT_PITCH = 4096,                 /* of a row of them */
     SECTOR = 8,                            /* floats that memory writes at once */
     MOST_SHARED_CHANNELS = 256,            /* what is known of them lies in shared memory */
     CHANNEL_BYTES = 16,                    /* of what is known of an output channel */
@@ -94,16 +96,24 @@ static int64_t columns_of(const cj_problem *p, const cj_tensor_config *c, const 
     return t->pitch * (taps_of(p, c, CJ_X) > 1 ? p->stride[CJ_X] : 1);
 }
 
-/* Do outputs leave by bulk copies, and how many floats of a row lie in shared memory until then? */
+static bool phased(const cj_tensor_config *c) {
+    return c->phases[CJ_Z] * c->phases[CJ_Y] * c->phases[CJ_X] > 1;
+}
+
+/* Do outputs leave by bulk copies, how many floats of a row lie in shared memory until then, and how many rows? */
 static bool joined_rows(const cj_problem *p, const cj_tensor_config *c) {
-    return !p->dynamic && c->run_x == p->out_size[CJ_X] && c->overlap == 0;
+    return !phased(c) && !p->dynamic && c->run_x == p->out_size[CJ_X] && c->overlap == 0;
 }
 static bool in_bulk(const cj_problem *p, const cj_tensor_config *c) {
-    return p->desc.beta == 0.0F && (c->run_rows == 1 || joined_rows(p, c));
+    return p->desc.beta == 0.0F && (phased(c) || c->run_rows == 1 || joined_rows(p, c));
 }
 static int64_t out_pitch(const cj_problem *p, const cj_tensor_config *c) {
-    const int64_t count = joined_rows(p, c) ? (int64_t)c->run_rows * c->run_x : c->columns;
-    return in_bulk(p, c) ? cj_round_up(3 + count, 8) + 4 : cj_round_up(c->columns, 32) + 8;
+    const int64_t run = c->run_rows * c->run_x * c->phases[CJ_X];
+    const int64_t count = phased(c) || joined_rows(p, c) ? run : c->columns;
+    return phased(c) || in_bulk(p, c) ? cj_round_up(3 + count, 8) + 4 : cj_round_up(c->columns, 32) + 8;
+}
+static int64_t out_rows(const cj_tensor_config *c) {
+    return phased(c) ? CJ_ROWS / c->active_x : CJ_ROWS;
 }
 
 /* Blocks of 64 output channels of a group. */
@@ -111,10 +121,15 @@ static int64_t k_blocks_of(const cj_problem *p, const tile *t, const cj_tensor_c
     return cj_divide_up(p->group_out, t->k) * c->consumers_k;
 }
 
+/* Its outputs alone. */
+static tile outputs_of(const cj_tensor_config *c) {
+    return (tile){.k = (int64_t)64 * c->consumers_k,
+                  .y = (int64_t)runs_of(c) / c->runs_x * c->run_rows,
+                  .x = c->runs_x * run_step(c)};
+}
+
 static tile tile_of(const cj_problem *p, const cj_tensor_config *c) {
-    tile t = {.k = (int64_t)64 * c->consumers_k,
-              .y = (int64_t)runs_of(c) / c->runs_x * c->run_rows,
-              .x = c->runs_x * run_step(c)};
+    tile t = outputs_of(c);
     t.pitch = t.x + c->overlap + reach(p, c) / p->stride[CJ_X];
     const int64_t rows = c->chunk_c / DEPTH * rows_of(p, c, &t), columns = columns_of(p, c, &t);
     t.units = rows * columns;
@@ -124,11 +139,12 @@ static tile tile_of(const cj_problem *p, const cj_tensor_config *c) {
     t.products = cj_round_up((slices_of(p, c) + 1) / 2, c->slot_products);
     const int64_t stages = c->stages, slots = c->slots, buffers = c->out_buffers;
     const int64_t channels = p->desc.groups * k_blocks_of(p, &t, c) * 64;
-    t.shared_bytes =
-        16 * (stages * parts_of(c) * t.units + c->columns) +
-        slots * c->consumers_k * c->slot_products * parts_of(c) * PART_BYTES + OUT_BYTES * buffers * out_pitch(p, c) +
-        8 * stages + SPAN_BYTES + (c->fold ? LINE_BYTES * cj_round_up(lines_of(p, c), c->chunk_c) : 0) +
-        (channels <= MOST_SHARED_CHANNELS ? CHANNEL_BYTES * channels : 0) + 8 * (2 * stages + 2 * slots + 3);
+    t.shared_bytes = 16 * (stages * parts_of(c) * t.units + c->columns) +
+                     slots * c->consumers_k * c->slot_products * parts_of(c) * PART_BYTES +
+                     OUT_BYTES * buffers * out_rows(c) * out_pitch(p, c) + 8 * stages + SPAN_BYTES +
+                     (c->fold ? LINE_BYTES * cj_round_up(lines_of(p, c), c->chunk_c) : 0) +
+                     (channels <= MOST_SHARED_CHANNELS ? CHANNEL_BYTES * channels : 0) +
+                     8 * (2 * stages + 2 * slots + 3);
     return t;
 }
 
@@ -169,8 +185,8 @@ static double slot_gaps(const cj_tensor_config *c, bool compensated) {
 
 /* How much longer memory takes for outputs that begin or end within sectors, or leave by lanes, not by bulk copies. */
 static double store_penalty(const cj_problem *p, const cj_tensor_config *c) {
-    const double piece = joined_rows(p, c) ? c->run_rows * c->run_x : c->run_x;
-    const bool aligned = c->overlap > 0 || (p->out_size[CJ_X] % SECTOR == 0 && !p->dynamic);
+    const double piece = joined_rows(p, c) ? c->run_rows * c->run_x : (double)(c->run_x * c->phases[CJ_X]);
+    const bool aligned = c->overlap > 0 || (c->out_x % SECTOR == 0 && !p->dynamic);
     return (in_bulk(p, c) ? 1.0 : 3.8) * (aligned ? 1.0 : 1.0 + 60.0 / piece);
 }
 
@@ -184,7 +200,10 @@ static double cost_of(const cj_problem *p, const cj_tensor_config *c, const tile
     const double tiles = (double)batch * (double)p->desc.groups * (double)k_tiles * (double)out[CJ_Z] *
                          (double)cj_divide_up(out[CJ_Y], t->y) * (double)cj_divide_up(out[CJ_X], t->x);
     const bool resident = c->slots == slots && k_tiles == 1 && p->desc.groups == 1;
-    const double store = sums_of(c) * CONSUMERS * 128.0 * 4.0 / 20.0 * store_penalty(p, c);
+    const double outputs =
+        (double)(p->desc.out_channels / p->desc.groups * c->phases[CJ_Z] * c->phases[CJ_Y] * c->phases[CJ_X]) /
+        (double)p->group_out; /* of a sum */
+    const double store = outputs * sums_of(c) * CONSUMERS * 128.0 * 4.0 / 20.0 * store_penalty(p, c);
     const double waited_for = in_bulk(p, c) ? 1.0 - c->out_buffers / (2.0 * c->own_runs) : 1.0; /* of the store */
     const double weights =
         resident ? 0.0 : (double)(t->chunks * t->products * parts_of(c) * PART_BYTES * c->consumers_k);
@@ -303,6 +322,8 @@ static bool consider(const cj_problem *p, cj_tensor_config c, visitor visit, voi
         candidate result = {.config = c};
         if (!choose_slots(p, &c)) { /* whoever fills it */
             result.dropped = "more than 232448 bytes of shared memory";
+        } else if (out_pitch(p, &c) >= MOST_OUT_PITCH) {
+            result.dropped = "rows of more than 4095 outputs";
         } else if (!choose_jobs(p, &c)) {
             result.dropped = "more units of a stage than a filling thread has registers for";
         } else {
@@ -322,7 +343,9 @@ static bool consider(const cj_problem *p, cj_tensor_config c, visitor visit, voi
 static bool consider_rows(const cj_problem *p, cj_tensor_config c, int32_t most_columns, visitor visit, void *state) {
     const int64_t pitch = c.run_x + reach(p, &c) / p->stride[CJ_X];
     const int64_t rows = p->dynamic ? most_columns : cj_most(1, p->out_size[CJ_Y]);
-    int32_t most = c.runs_x > 1 || c.overlap > 0 ? 1 : (int32_t)cj_least((most_columns - c.run_x) / pitch + 1, rows);
+    const bool alike = !phased(&c) || (c.run_x * c.phases[CJ_X] % 4 == 0 && c.out_x % 4 == 0); /* in their 16 bytes */
+    int32_t most =
+        c.runs_x > 1 || c.overlap > 0 || !alike ? 1 : (int32_t)cj_least((most_columns - c.run_x) / pitch + 1, rows);
     bool found = false;
     for (; most >= 1 && c.run_x <= most_columns && (visit || !found); most /= 2) {
         c.run_rows = most;
@@ -341,13 +364,14 @@ static bool consider_rows(const cj_problem *p, cj_tensor_config c, int32_t most_
 static bool consider_widths(const cj_problem *p, cj_tensor_config c, int32_t most_columns, visitor visit, void *state) {
     enum { MOST_SPLITS = 8 };
     const int64_t width = p->dynamic ? 128 : cj_most(1, p->out_size[CJ_X]);
-    const bool aligned = width % SECTOR == 0;
+    const bool aligned = c.out_x % SECTOR == 0;
     bool found = false;
     for (c.overlap = 0; c.overlap < SECTOR; c.overlap += SECTOR - 1) {
         int64_t split = cj_divide_up(width, most_columns - c.overlap);
         for (int i = 0; i < MOST_SPLITS && split <= width && (visit || !found);
              ++i, split = cj_most(split + 1, split * 9 / 8)) {
-            if (c.overlap > 0 && (p->dynamic || aligned || split == 1 || p->desc.beta != 0.0F)) { /* z may be y */
+            if (c.overlap > 0 && (p->dynamic || aligned || split == 1 || p->desc.beta != 0.0F || /* z may be y */
+                                  c.phases[CJ_X] > 1)) {
                 continue;
             }
             const int64_t step = cj_divide_up(width, split);
@@ -361,18 +385,26 @@ static bool consider_widths(const cj_problem *p, cj_tensor_config c, int32_t mos
 }
 
 /* Shows tiles in a fixed order. False if none can be used. Without `visit`, stops soon after the first that can. */
-static bool search(const cj_problem *p, visitor visit, void *state) {
+static bool search(const cj_view *view, visitor visit, void *state) {
+    const cj_problem *const p = &view->grid;
     /* ptxas wants 26 registers beside a product's sums, of the 128 that the kernel starts with. */
     enum { MOST_CHUNK = 64, COLUMNS = 128, MOST_COLUMNS = 200 };
     const int64_t taps_zy = p->kernel[CJ_Z] * p->kernel[CJ_Y], taps = taps_zy * p->kernel[CJ_X];
     const bool few = p->group_in < MOST_FOLD_CHANNELS;
     const bool fits[] = {true, few && taps_zy > 1 && taps_zy <= MOST_FOLD,
                          few && p->kernel[CJ_X] > 1 && taps <= MOST_FOLD};
-    cj_tensor_config c = {.products = p->desc.math == CONVJIT_TF32         ? 1
+    cj_tensor_config c = {.rows = p->group_out,
+                          .active_x = view->axes[CJ_X].active,
+                          .out_x = view->layer.out_size[CJ_X],
+                          .products = p->desc.math == CONVJIT_TF32         ? 1
                                       : p->desc.math == CONVJIT_FP32_BLOCK ? 3
                                                                            : 4,
                           .own_runs = 1,
                           .stages = 2};
+    for (int d = 0; d < CJ_DIMS; ++d) {
+        c.grid[d] = p->out_size[d];
+        c.phases[d] = view->axes[d].phases;
+    }
     bool found = false;
     for (c.fold = 0; c.fold <= 2; ++c.fold) {
         int32_t last = 0;
@@ -409,20 +441,22 @@ static void keep_cheapest(const candidate *c, void *state) {
 
 /* ---- applicable ---- */
 
-static const char *refuses(const cj_problem *p, const cj_target *target) {
+static const char *refuses(const cj_problem *problem, const cj_target *target) {
     CJ_REFUSE_IF(target->kind == CJ_TARGET_CUDA && (target->capability != 90 || !target->has_features), "not sm_90a")
-    CJ_REFUSE_IF(p->transposed, "is for convolutions, not transposed ones")
-    CJ_REFUSE_IF(p->desc.data_type != CONVJIT_F32, "is for f32 data")
-    CJ_REFUSE_IF(p->channels_last, "is for channels first")
+    CJ_REFUSE_IF(problem->desc.data_type != CONVJIT_F32, "is for f32 data")
+    CJ_REFUSE_IF(problem->channels_last, "is for channels first")
+    CJ_REFUSE_IF(problem->group_in > 1 << 20 || problem->group_out > 1 << 20, "more than 1048576 channels a group")
+    const char *const refusal = cj_view_refuses(problem);
+    CJ_REFUSE_IF(refusal, refusal)
+    const cj_view view = cj_view_of(problem);
+    const cj_problem *const p = &view.grid;
     CJ_REFUSE_IF(p->group_out < 16, "fewer than 16 output channels a group")
-    CJ_REFUSE_IF(p->group_in > 1 << 20 || p->group_out > 1 << 20, "more than 1048576 channels a group")
     CJ_REFUSE_IF(p->kernel[CJ_X] > 32, "kernel wider than 32")
-    CJ_REFUSE_IF(p->kernel[CJ_Z] > 32 || p->kernel[CJ_Y] > 1 << 10, "kernel deeper than 32 or higher than 1024")
+    CJ_REFUSE_IF(p->kernel[CJ_Z] > 32, "kernel deeper than 32")
     for (int d = 0; d < CJ_DIMS; ++d) {
         CJ_REFUSE_IF(p->stride[d] > 1 << 10 || p->dilation[d] > 1 << 10, "stride or dilation over 1024")
-        CJ_REFUSE_IF(p->in_size[d] > 1 << 30 || p->out_size[d] > 1 << 30, "size over 1073741824")
     }
-    CJ_REFUSE_IF(!search(p, NULL, NULL), "no tile of it fits shared memory and registers")
+    CJ_REFUSE_IF(!search(&view, NULL, NULL), "no tile of it fits shared memory and registers")
     return NULL;
 }
 
@@ -436,15 +470,18 @@ static void describe(const cj_problem *p, const cj_tensor_config *c, char text[C
              (const char *[]){"", " fold zy", " fold zyx"}[c->fold]);
 }
 
-static void plan(const cj_problem *p, const cj_target *target, cj_plan *out) {
+static void plan(const cj_problem *problem, const cj_target *target, cj_plan *out) {
     (void)target;
+    const cj_view view = cj_view_of(problem);
+    const cj_problem *const p = &view.grid;
     candidate best = {.dropped = "none yet"};
-    search(p, keep_cheapest, &best);
+    search(&view, keep_cheapest, &best);
     cj_tensor_config *c = &out->tensor;
     *c = best.config;
     const tile t = tile_of(p, c);
     const int64_t channels = p->desc.groups * k_blocks_of(p, &t, c) * 64;
-    const int64_t weights = p->desc.out_channels * p->group_in * p->kernel[CJ_Z] * p->kernel[CJ_Y] * p->kernel[CJ_X];
+    const int64_t weights =
+        p->desc.groups * p->group_out * p->group_in * p->kernel[CJ_Z] * p->kernel[CJ_Y] * p->kernel[CJ_X];
     out->threads = THREADS;
     out->shared_bytes = (uint32_t)t.shared_bytes;
     out->pack_work = channels * THREADS; /* a block a channel */
@@ -485,10 +522,41 @@ static int32_t loss_of(const cj_tensor_config *c) {
     return half ? c->sum_products >= 3 : c->sum_products / 2;
 }
 
-static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
+static cj_problem seen(const cj_problem *problem) {
+    return cj_view_of(problem).layer;
+}
+
+/* The layer behind the convolution: see view.h. */
+static void stamp_axes(const cj_view *view, cj_text *out) {
+    for (int d = 0; d < CJ_DIMS; ++d) {
+        const cj_axis *const a = &view->axes[d];
+        const struct {
+            const char *name;
+            int64_t value;
+        } constants[] = {{"CJ_PHASES", a->phases},   {"CJ_ACTIVE", a->active}, {"CJ_TAPS", a->taps},
+                         {"CJ_SPACING", a->spacing}, {"CJ_SHIFT", a->shift},   {"CJ_UP", a->up},
+                         {"CJ_DOWN", a->down}};
+        for (size_t i = 0; i < sizeof constants / sizeof *constants; ++i) {
+            char name[24];
+            snprintf(name, sizeof name, "%s_%c", constants[i].name, "ZYX"[d]);
+            cj_stamp_int(out, name, constants[i].value, "of the layer's axis");
+        }
+        cj_text_printf(out, "#define CJ_PHASE_LIST_%c ", "ZYX"[d]);
+        for (int64_t phase = 0; phase < a->phases; ++phase) {
+            cj_text_printf(out, cj_axis_reaches(a, phase) ? "%lld, " : "", (long long)phase);
+        }
+        cj_text_printf(out, "%lld /* that taps reach, and one past the last */\n", (long long)a->phases);
+    }
+}
+
+static void constants(const cj_problem *problem, const cj_plan *plan, cj_text *out) {
+    const cj_view view = cj_view_of(problem);
+    const cj_problem *const p = &view.grid;
     const cj_tensor_config *c = &plan->tensor;
     const tile t = tile_of(p, c);
     cj_stamp_int(out, "CJ_MIN_BLOCKS", 1, "blocks a multiprocessor must hold");
+    cj_stamp_int(out, "CJ_ROWS", c->rows, "of products for a group");
+    stamp_axes(&view, out);
     cj_stamp_int(out, "CJ_PRODUCTS", c->products, "of halves for one of numbers");
     cj_stamp_int(out, "CJ_GUARD", p->desc.math != CONVJIT_FP32_BLOCK, "small results of wide data are computed anew");
     cj_stamp_int(out, "CJ_FOLD", c->fold, "taps that are lines of their own: none, along z and y, along x too");
@@ -522,17 +590,23 @@ static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
 /* ---- launch ---- */
 
 static void launch(const cj_problem *p, const cj_plan *plan, cj_forward_args *args, uint32_t *blocks) {
-    const tile t = tile_of(p, &plan->tensor);
-    args->tiles = args->batch * p->desc.groups * cj_divide_up(p->group_out, t.k) * args->out_size[CJ_Z] *
-                  cj_divide_up(args->out_size[CJ_Y], t.y) * cj_divide_up(args->out_size[CJ_X], t.x);
+    const cj_tensor_config *const c = &plan->tensor;
+    const tile t = outputs_of(c);
+    args->tiles = args->batch * p->desc.groups * cj_divide_up(c->rows, t.k);
+    for (int d = 0; d < CJ_DIMS; ++d) {
+        const int64_t of_tile[CJ_DIMS] = {1, t.y, t.x};
+        const int64_t positions = p->dynamic ? cj_divide_up(args->out_size[d], c->phases[d]) : c->grid[d];
+        args->tiles *= cj_divide_up(positions, of_tile[d]);
+    }
     *blocks = (uint32_t)cj_least(args->tiles, MULTIPROCESSORS);
 }
 
 /* ---- predict and explain ---- */
 
-static double predict_ms(const cj_problem *p, const cj_plan *plan, int64_t batch) {
-    const tile t = tile_of(p, &plan->tensor);
-    return cost_of(p, &plan->tensor, &t, batch) / CJ_CYCLES_PER_MS;
+static double predict_ms(const cj_problem *problem, const cj_plan *plan, int64_t batch) {
+    const cj_view view = cj_view_of(problem);
+    const tile t = tile_of(&view.grid, &plan->tensor);
+    return cost_of(&view.grid, &plan->tensor, &t, batch) / CJ_CYCLES_PER_MS;
 }
 
 typedef struct listing {
@@ -551,14 +625,16 @@ static void list_candidate(const candidate *c, void *state) {
     }
 }
 
-static void explain(const cj_problem *p, const cj_target *target, cj_candidates *out) {
+static void explain(const cj_problem *problem, const cj_target *target, cj_candidates *out) {
     (void)target;
-    search(p, list_candidate, &(listing){.problem = p, .out = out});
+    const cj_view view = cj_view_of(problem);
+    search(&view, list_candidate, &(listing){.problem = &view.grid, .out = out});
 }
 
 const cj_family cj_family_tensor = {.name = "tensor",
                                     .refuses = refuses,
                                     .plan = plan,
+                                    .view = seen,
                                     .constants = constants,
                                     .launch = launch,
                                     .predict_ms = predict_ms,

@@ -108,7 +108,8 @@ convjit_status cj_stamp(const cj_problem *problem, const cj_plan *plan, const cj
     const int length = snprintf(name, sizeof name, "%s.cu", plan->family->name);
     const cj_embedded_file *file = find_file("", name, (size_t)length);
     CJ_RETURN_IF(!file, CONVJIT_INTERNAL, "stamp failed: %s is not embedded", name);
-    add_common(problem, plan, out);
+    const cj_problem seen = plan->family->view ? plan->family->view(problem) : *problem;
+    add_common(&seen, plan, out);
     plan->family->constants(problem, plan, out);
     CJ_TRY(add_file(target->kind == CJ_TARGET_CPU ? "cpu/" : "cuda/", file, 0, out));
     CJ_RETURN_IF(out->failed, CONVJIT_OUT_OF_MEMORY, "stamp failed for family %s: no memory for the source",

@@ -1,8 +1,8 @@
 /* tensor/outputs.cuh - outputs of tensor.cu to memory, and the plain loop for those that the halves cannot give. */
 
-/* The plain loop, in float64: one output anew, padding skipped. */
-__device__ __forceinline__ float exact_output(const cj_forward_args &args, const sizes &size, const tile &t, const float *w,
-                                              long long o_y, long long o_x) {
+/* The plain loop, in float64: one output of a row anew, padding skipped. o_y and o_x are positions of the grid. */
+__device__ __forceinline__ float exact_output(const cj_forward_args &args, const sizes &size, const tile &t,
+                                              const product_row &row, const float *w, long long o_y, long long o_x) {
     double sum = 0.0;
     for (int c = 0; c < CJ_GROUP_IN; ++c) {
         const float *x =
@@ -12,7 +12,8 @@ __device__ __forceinline__ float exact_output(const cj_forward_args &args, const
             const long long z = t.z * CJ_STRIDE_Z - CJ_PAD_Z + kz * CJ_DILATION_Z;
             const long long y = o_y * CJ_STRIDE_Y - CJ_PAD_Y + ky * CJ_DILATION_Y;
             const long long x_ = o_x * CJ_STRIDE_X - CJ_PAD_X + kx * CJ_DILATION_X;
-            if (z >= 0 && z < size.in_z && y >= 0 && y < size.in_y && x_ >= 0 && x_ < size.in_x) {
+            if (z >= 0 && z < size.in_z && y >= 0 && y < size.in_y && x_ >= 0 && x_ < size.in_x &&
+                place_in_filter(row, tap) >= 0) {
                 sum += (double)w[(long long)c * TAPS + tap] * (double)x[(z * size.in_y + y) * size.in_x + x_];
             }
         }
@@ -41,7 +42,8 @@ __device__ __forceinline__ int bulk_shift(const float *y) {
     return IN_BULK ? (int)((unsigned long long)y / sizeof(float) % 4) : 0;
 }
 __device__ __forceinline__ int place_of(int column) {
-    return IN_BULK && CJ_RUN_ROWS > 1 ? column / PITCH * RUN_X + column % PITCH : column;
+    return (PHASED || IN_BULK) && CJ_RUN_ROWS > 1 ? (column / PITCH * RUN_X + column % PITCH) * CJ_PHASES_X
+                                                  : column * CJ_PHASES_X;
 }
 
 /* Rows of the run that end before column first + i; the compiler knows `first`, and i is less than 8. For place_of without
@@ -54,20 +56,31 @@ __device__ __forceinline__ int rows_before(int first, int i) {
     return first / PITCH + (rest + 7 < PITCH ? 0 : PITCH >= 8 ? (rest + i >= PITCH ? 1 : 0) : (rest + i) / PITCH);
 }
 
-/* See "the surprising rule": one warp's outputs out[OUT_ROWS][OUT_PITCH], of channels from first_k on, that go to y. */
-__device__ __noinline__ void replace_strange(float *out, const cj_forward_args &args, position index, int first_k, int run,
-                                             const float *y) {
+/* Where in y the outputs of a row of products begin, of a run or, from position (o_y, o_x) on, a row of it. */
+__device__ __forceinline__ float *start_of(const cj_forward_args &args, const tile &t, const product_row &row,
+                                           const row_outputs &outputs) {
+    return (float *)args.y + t.n * args.y_batch_stride + (t.group * CJ_GROUP_OUT + row.channel) * args.y_channel_stride +
+           outputs.offset;
+}
+
+/* See "the surprising rule": one warp's outputs in a buffer, of rows of products from first_k on. */
+__device__ __noinline__ void replace_strange(float *out, const cj_forward_args &args, position index, int first_k, int run) {
     const sizes size = get_sizes(args);
     const tile t = make_tile(index, size);
-    const float4 *channel = channels_of(args) + t.group * K_BLOCKS * M + first_k;
-    const float *w = (const float *)(channels_of(args) + CHANNELS) + (t.group * CJ_GROUP_OUT + first_k) * CJ_GROUP_IN * TAPS;
-    for (int column = (int)threadIdx.x % 32; column < CJ_COLUMNS; column += 32) {
-        const long long o_y = t.y + run_y(run) + column / PITCH, o_x = t.x + run_x(run) + column % PITCH;
-        const bool exists = is_output(column) && o_y < size.out_y && o_x < size.out_x;
-        for (int i = 0; i < OUT_ROWS && exists && first_k + i < CJ_GROUP_OUT; ++i) {
-            float &value = out[i * OUT_PITCH + bulk_shift(y + i * args.y_channel_stride) + place_of(column)];
-            if (!(value - value == 0.0F)) {
-                value = cj_linear(exact_output(args, size, t, w + (long long)i * CJ_GROUP_IN * TAPS, o_y, o_x), channel[i].x);
+    const long long run_o_y = t.y + run_y(run), run_o_x = t.x + run_x(run);
+    for (int i = 0; i < OUT_ROWS; ++i) {
+        const product_row row = row_of(first_k + i);
+        const long long index_of_row = t.group * CJ_ROWS + first_k + i;
+        const float *w = (const float *)(channels_of(args) + CHANNELS) + index_of_row * CJ_GROUP_IN * TAPS;
+        const float bias = channels_of(args)[t.group * K_BLOCKS * M + first_k + i].x;
+        float *const own = out + i / CJ_ACTIVE_X * OUT_PITCH + phases_x[row.x] +
+                           bulk_shift(start_of(args, t, row, outputs_of_row(row, size, t.z, run_o_y, run_o_x)));
+        for (int column = (int)threadIdx.x % 32; column < CJ_COLUMNS; column += 32) {
+            const long long o_y = run_o_y + column / PITCH, o_x = run_o_x + column % PITCH;
+            float &value = own[place_of(column)];
+            if (is_output(column) && outputs_of_row(row, size, t.z, o_y, o_x).exist &&
+                o_x * CJ_PHASES_X + phases_x[row.x] < size.out_x && !(value - value == 0.0F)) {
+                value = cj_linear(exact_output(args, size, t, row, w, o_y, o_x), bias);
                 value = IN_BULK ? cj_finish(value, 0.0F) : value;
             }
         }
@@ -102,44 +115,50 @@ __device__ __forceinline__ piece_of_row make_piece(const float *y, int count, bo
     return p;
 }
 
-/* A warp's outputs, finished and each channel's in a row: 16 bytes of memory at a time by bulk copies, which take no
+/* Where row i of a buffer's staged rows begins. */
+__device__ __forceinline__ int staged_at(int i) {
+    return PHASED ? i / CJ_RUN_ROWS * OUT_PITCH + i % CJ_RUN_ROWS * OUT_X : i * OUT_PITCH;
+}
+
+/* Eight rows of finished outputs from row `from` of a buffer on: 16 bytes of memory at a time by bulk copies, which take no
  * instructions and no time of the unit that loads and stores, and what is cut off at both ends one by one. Four threads see to
- * a row, but one issues all copies, from values that are the same for the warp: threads that issue one each take ten times
- * as long. */
-__device__ __forceinline__ void store_in_bulk(const float *out, float *y, const cj_forward_args &args, int channels, int count,
-                                              bool first, int lane) {
-    const int own_row = lane / 4, column = lane % 4;
-    float *const to = y + own_row * args.y_channel_stride;
+ * a row, which goes to `to` if it exists, but one issues all copies, from values that are the same for the warp: threads that
+ * issue one each take ten times as long. Without phases, row i goes to y + i * step. */
+__device__ __forceinline__ void store_in_bulk(const float *out, int from, const float *y, long long step, float *to, bool exists,
+                                              int count, bool first, int lane) {
+    const int column = lane % 4;
     const piece_of_row p = make_piece(to, count, first);
-    const int begin = p.begin + p.head, middle = own_row < channels && p.middle > 0 ? p.middle : 0;
-    const unsigned piece = (unsigned)(begin & 1023) | (unsigned)middle << 10 | (unsigned)bulk_shift(to) << 20;
-    static_assert(OUT_PITCH < 1024, "piece holds two of its places");
+    const int begin = p.begin + p.head, middle = exists && p.middle > 0 ? p.middle : 0;
+    const unsigned piece = (unsigned)(begin & 4095) | (unsigned)middle << 12 | (unsigned)bulk_shift(to) << 24;
+    static_assert(OUT_PITCH < 4096, "piece holds two of its places");
     cj_async_fence();
     __syncwarp();
     unsigned pieces[OUT_ROWS];
+    const float *targets[OUT_ROWS];
 #pragma unroll
     for (int row = 0; row < OUT_ROWS; ++row) {
         pieces[row] = __shfl_sync(0xffffffff, piece, row * 4);
+        targets[row] = PHASED ? (const float *)__shfl_sync(0xffffffff, (unsigned long long)to, row * 4) : y + row * step;
     }
     if (cj_elect()) {
 #pragma unroll
         for (int row = 0; row < OUT_ROWS; ++row) {
-            const unsigned start = pieces[row] & 1023, length = pieces[row] >> 10 & 1023, shift = pieces[row] >> 20;
+            const unsigned start = pieces[row] & 4095, length = pieces[row] >> 12 & 4095, shift = pieces[row] >> 24;
             if (length > 0) {
-                cj_bulk_store(y + row * args.y_channel_stride + start, out + row * OUT_PITCH + shift + start,
+                cj_bulk_store((float *)targets[row] + start, out + staged_at(from + row) + shift + start,
                               length * (unsigned)sizeof(float));
             }
         }
     }
     cj_bulk_store_commit();
-    const float *const from = out + own_row * OUT_PITCH + bulk_shift(to);
-    if (own_row < channels) {
+    const float *const staged = out + staged_at(from + lane / 4) + bulk_shift(to);
+    if (exists) {
         if (column < p.head) {
-            to[p.begin + column] = from[p.begin + column];
+            to[p.begin + column] = staged[p.begin + column];
         }
         const int tail = begin + p.middle + column;
         if (tail < p.begin + p.count) {
-            to[tail] = from[tail];
+            to[tail] = staged[tail];
         }
     }
 }
@@ -164,11 +183,12 @@ __device__ __forceinline__ void store_pieces(const float *out, float *y, const f
     }
 }
 
-/* A warp's outputs of half its channels, as they are finished, to `out`; `y` is where a thread's channel begins. True if any
- * must be computed anew: it is NaN or Inf there, and not activated. */
-__device__ __forceinline__ bool stage_outputs(float *out, const float *y, float (&total)[OWN], int half, float factor,
-                                              float threshold, float bias, int lane) {
-    float *const own = out + lane / 4 * OUT_PITCH + bulk_shift(y) + lane % 4 * 2;
+/* A warp's outputs of half its rows of products, as they are finished, to shared memory, where those of a thread's row begin
+ * at `staged`. True if any must be computed anew: it is NaN or Inf there, and not activated. */
+__device__ __forceinline__ bool stage_outputs(float *staged, const product_row &row, float (&total)[OWN], int half,
+                                              float factor, float threshold, float bias, int lane) {
+    float *const own = staged + lane % 4 * 2 * CJ_PHASES_X;
+    const int phase = phases_x[row.x], begin = begin_of(phases_x, row.x), end = row.exists ? phases_x[row.x + 1] : 0;
     if (__any_sync(0xffffffff, threshold > 0.0F)) {
 #pragma unroll
         for (int i = 0; i < OWN; ++i) {
@@ -186,13 +206,22 @@ __device__ __forceinline__ bool stage_outputs(float *out, const float *y, float 
             v[i] = fmaf(total[j * 4 + half * 2 + i], factor, bias);
             if (outputs == 8 || (outputs > 0 && is_output(j * 8 + lane % 4 * 2 + i))) {
                 strange[i] = fmaf(v[i], 0.0F, strange[i]);
-                if (IN_BULK) {
-                    own[j * 8 + i - rows_before(j * 8, lane % 4 * 2 + i) * (PITCH - RUN_X)] =
-                        CJ_ACTIVATION == 0 || !(v[i] - v[i] == 0.0F) ? v[i] : cj_finish(v[i], 0.0F);
+                const float finished =
+                    !IN_BULK || CJ_ACTIVATION == 0 || !(v[i] - v[i] == 0.0F) ? v[i] : cj_finish(v[i], 0.0F);
+                float *const to = own + (j * 8 + i - rows_before(j * 8, lane % 4 * 2 + i) * (PITCH - RUN_X)) * CJ_PHASES_X;
+                if (PHASED) {
+#pragma unroll
+                    for (int k = 0; k < SPAN_X; ++k) {
+                        if (begin + k < end) {
+                            to[begin + k] = begin + k == phase ? finished : IN_BULK ? cj_finish(bias, 0.0F) : bias;
+                        }
+                    }
+                } else if (IN_BULK) {
+                    *to = finished;
                 }
             }
         }
-        if (!IN_BULK) {
+        if (!PHASED && !IN_BULK) {
             *(float2 *)&own[j * 8] = make_float2(v[0], v[1]);
         }
     }
@@ -200,7 +229,43 @@ __device__ __forceinline__ bool stage_outputs(float *out, const float *y, float 
     return __any_sync(0xffffffff, both != both);
 }
 
-/* The outputs of one run to memory: each warp its 16 channels, OUT_ROWS at a time through shared memory. */
+/* Staged outputs of eight rows of products to memory, and with them the phases along z and y that no tap reaches. */
+__device__ __forceinline__ void store_phases(const float *out, const cj_forward_args &args, const sizes &size, const tile &t,
+                                             int first_k, int run, int lane) {
+    constexpr int STAGED = EIGHT * CJ_RUN_ROWS;
+    constexpr bool ALL_REACHED = CJ_ACTIVE_Z * CJ_ACTIVE_Y == CJ_PHASES_Z * CJ_PHASES_Y;
+    const position o_y = t.y + run_y(run), o_x = t.x + run_x(run);
+    const int count = (int)min((long long)OUT_X, size.out_x - (long long)o_x * CJ_PHASES_X); /* not positive past the end */
+#pragma unroll 1
+    for (int from = 0; from < STAGED && IN_BULK; from += OUT_ROWS) {
+        const int i = from + lane / 4;
+        const product_row row = row_of(first_k + i / CJ_RUN_ROWS % EIGHT * CJ_ACTIVE_X);
+        const row_outputs outputs = outputs_of_row(row, size, t.z, o_y + i % CJ_RUN_ROWS, o_x);
+        store_in_bulk(out, from, nullptr, 0, start_of(args, t, row, outputs), i < STAGED && outputs.exist, count, o_x == 0, lane);
+    }
+#pragma unroll 1
+    for (int i = 0; i < STAGED && !(IN_BULK && ALL_REACHED); ++i) {
+        const int k = first_k + i / CJ_RUN_ROWS * CJ_ACTIVE_X;
+        const product_row row = row_of(k);
+        const float bias = channels_of(args)[t.group * K_BLOCKS * M + k].x;
+        for (int z = begin_of(phases_z, row.z); z < phases_z[row.z + 1] && row.exists; ++z) {
+            for (int y = begin_of(phases_y, row.y); y < phases_y[row.y + 1]; ++y) {
+                const long long channel = t.group * CJ_GROUP_OUT + row.channel;
+                const long long out_z = (long long)t.z * CJ_PHASES_Z + z;
+                const long long out_y = (long long)(o_y + i % CJ_RUN_ROWS) * CJ_PHASES_Y + y;
+                const bool reached = z == phases_z[row.z] && y == phases_y[row.y];
+                const long long offset = (out_z * size.out_y + out_y) * size.out_x + o_x * CJ_PHASES_X;
+                float *const to = (float *)args.y + t.n * args.y_batch_stride + channel * args.y_channel_stride + offset;
+                const float *const residual = (const float *)args.z + t.n * args.z_batch_stride + channel * args.z_channel_stride + offset;
+                for (int j = lane; j < count && out_z < size.out_z && out_y < size.out_y && !(IN_BULK && reached); j += 32) {
+                    to[j] = cj_finish(reached ? out[staged_at(i) + j] : bias, CJ_HAS_Z ? residual[j] : 0.0F);
+                }
+            }
+        }
+    }
+}
+
+/* The outputs of one run to memory: each warp its 16 rows of products, OUT_ROWS at a time through shared memory. */
 __device__ __forceinline__ void store(float (&total)[OWN], const span &seen, const shared_memory &shared,
                                       const cj_forward_args &args, position index, int block, int run, int thread) {
     const sizes size = get_sizes(args);
@@ -219,25 +284,29 @@ __device__ __forceinline__ void store(float (&total)[OWN], const span &seen, con
     for (int half = 0; half < 2; ++half) {
         const int first_k = warp_k + half * OUT_ROWS;
         const float4 channel = channel_of_half[half]; /* bias, 1 / s, guard, hard */
-        const long long first = t.group * CJ_GROUP_OUT + first_k;
+        const long long first = t.group * CJ_GROUP_OUT + first_k; /* channel, if there are no phases */
         float *y = (float *)args.y + t.n * args.y_batch_stride + first * args.y_channel_stride + o;
         const float *z = (const float *)args.z + t.n * args.z_batch_stride + first * args.z_channel_stride + o;
-        float *const out = shared.out + (warp * CJ_OUT_BUFFERS + (run % CJ_OWN_RUNS * 2 + half) % CJ_OUT_BUFFERS) *
-                                            OUT_ROWS * OUT_PITCH;
+        float *const out = shared.out + (warp * CJ_OUT_BUFFERS + (run % CJ_OWN_RUNS * 2 + half) % CJ_OUT_BUFFERS) * OUT_BUFFER;
+        const product_row own = row_of(first_k + row);
+        const float *const to = PHASED ? start_of(args, t, own, outputs_of_row(own, size, t.z, o_y, o_x)) : y + row * args.y_channel_stride;
         cj_bulk_store_wait<CJ_OUT_BUFFERS - 1>(); /* for what lies there */
         __syncwarp();
-        const bool strange = stage_outputs(out, y + row * args.y_channel_stride, total, half, CJ_ALPHA * channel.y,
-                                           threshold_of(seen, channel), channel.x, lane);
+        const bool strange = stage_outputs(out + row / CJ_ACTIVE_X * OUT_PITCH + bulk_shift(to), own, total, half,
+                                           CJ_ALPHA * channel.y, threshold_of(seen, channel), channel.x, lane);
         __syncwarp();
         if (strange) {
-            replace_strange(out, args, index, first_k, run, y);
+            replace_strange(out, args, index, first_k, run);
             __syncwarp();
         }
         const int channels = CJ_GROUP_OUT % OUT_ROWS == 0 && first_k < CJ_GROUP_OUT ? OUT_ROWS : CJ_GROUP_OUT - first_k;
 #pragma unroll
-        for (int k = 0; k < (IN_BULK ? 1 : OUT_ROWS); ++k, y += args.y_channel_stride, z += args.z_channel_stride) {
-            if (IN_BULK) {
-                store_in_bulk(out, y, args, rows > 0 ? channels : 0, count, o_x == 0, lane);
+        for (int k = 0; k < (PHASED || IN_BULK ? 1 : OUT_ROWS); ++k, y += args.y_channel_stride, z += args.z_channel_stride) {
+            if (PHASED) {
+                store_phases(out, args, size, t, first_k, run, lane);
+            } else if (IN_BULK) {
+                store_in_bulk(out, 0, y, args.y_channel_stride, y + row * args.y_channel_stride, rows > 0 && row < channels, count,
+                              o_x == 0, lane);
             } else if (k < channels) {
                 store_pieces(out + k * OUT_PITCH, y, z, size, rows, columns, lane);
             }

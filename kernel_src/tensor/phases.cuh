@@ -1,0 +1,86 @@
+/* tensor/phases.cuh - the layer behind the convolution that tensor.cu computes: its outputs are phases of a grid's positions,
+ * its taps some of the convolution's, for each phase others. src/view.h says how that comes about. */
+
+constexpr bool PHASED = CJ_PHASES_Z * CJ_PHASES_Y * CJ_PHASES_X > 1;
+constexpr bool INTERLEAVED = CJ_PHASES_X > 1;
+
+/* The phases that taps reach, in order, and one past the last phase. */
+__constant__ const short phases_z[] = {CJ_PHASE_LIST_Z}, phases_y[] = {CJ_PHASE_LIST_Y}, phases_x[] = {CJ_PHASE_LIST_X};
+
+/* Phase i of those that are reached sees to the ones from begin_of on, but the next's: they are bias alone. */
+__device__ __forceinline__ int begin_of(const short *phases, int i) {
+    return i == 0 ? 0 : phases[i];
+}
+constexpr int longest_span() {
+    const short phases[] = {CJ_PHASE_LIST_X};
+    int most = phases[1];
+    for (int i = 1; i < CJ_ACTIVE_X; ++i) {
+        most = phases[i + 1] - phases[i] > most ? phases[i + 1] - phases[i] : most;
+    }
+    return most;
+}
+constexpr int SPAN_X = longest_span();
+
+/* Along an axis: kernel, dilation and padding of the convolution, and what src/view.h has. */
+struct axis {
+    int kernel, dilation, pad, taps, spacing, shift, up, down;
+};
+__device__ constexpr axis axis_z() {
+    return {CJ_KERNEL_Z, CJ_DILATION_Z, CJ_PAD_Z, CJ_TAPS_Z, CJ_SPACING_Z, CJ_SHIFT_Z, CJ_UP_Z, CJ_DOWN_Z};
+}
+__device__ constexpr axis axis_y() {
+    return {CJ_KERNEL_Y, CJ_DILATION_Y, CJ_PAD_Y, CJ_TAPS_Y, CJ_SPACING_Y, CJ_SHIFT_Y, CJ_UP_Y, CJ_DOWN_Y};
+}
+__device__ constexpr axis axis_x() {
+    return {CJ_KERNEL_X, CJ_DILATION_X, CJ_PAD_X, CJ_TAPS_X, CJ_SPACING_X, CJ_SHIFT_X, CJ_UP_X, CJ_DOWN_X};
+}
+
+/* The layer's tap that a tap of the convolution is for a phase, as it stands in w; -1: it has none there. */
+__device__ __forceinline__ int tap_of(const axis &a, int tap, int phase) {
+    const int at = a.up * (tap * a.dilation - a.pad) + a.shift - a.down * phase; /* of the first tap's input */
+    const int found = at >= 0 && at % a.spacing == 0 && at / a.spacing < a.taps ? at / a.spacing : -1;
+    return CJ_TRANSPOSED && found >= 0 ? a.taps - 1 - found : found;
+}
+
+/* A row of products: a channel of the group, and which of the reached phases. */
+constexpr int EIGHT = OUT_ROWS / CJ_ACTIVE_X; /* channels, or their phases along z and y, of eight rows */
+struct product_row {
+    bool exists;
+    int channel, z, y, x;
+};
+
+__device__ __forceinline__ product_row row_of(int row) {
+    unsigned rest = (unsigned)(row / OUT_ROWS * EIGHT + row % OUT_ROWS / CJ_ACTIVE_X);
+    product_row r;
+    r.x = row % OUT_ROWS % CJ_ACTIVE_X;
+    r.y = (int)take(rest, CJ_ACTIVE_Y);
+    r.z = (int)take(rest, CJ_ACTIVE_Z);
+    r.channel = (int)rest;
+    r.exists = row % OUT_ROWS < EIGHT * CJ_ACTIVE_X && r.channel < CJ_GROUP_OUT;
+    return r;
+}
+
+/* Where tap `index` of the convolution lies in a filter of the layer, for a row's phase; -1: nowhere. */
+__device__ __forceinline__ int place_in_filter(const product_row &r, int index) {
+    unsigned rest = (unsigned)index;
+    const int x = (int)take(rest, CJ_KERNEL_X), y = (int)take(rest, CJ_KERNEL_Y), z = (int)rest;
+    if (!PHASED && !CJ_TRANSPOSED) {
+        return index;
+    }
+    const int tap_z = tap_of(axis_z(), z, phases_z[r.z]), tap_y = tap_of(axis_y(), y, phases_y[r.y]),
+              tap_x = tap_of(axis_x(), x, phases_x[r.x]);
+    return (tap_z | tap_y | tap_x) < 0 ? -1 : (tap_z * CJ_TAPS_Y + tap_y) * CJ_TAPS_X + tap_x;
+}
+
+/* A position's outputs of a row: whether they exist, and the offset in a channel of y of those of phase 0 along x. */
+struct row_outputs {
+    bool exist;
+    out_offset offset;
+};
+
+__device__ __forceinline__ row_outputs outputs_of_row(const product_row &r, const sizes &size, long long z, long long y,
+                                                      long long x) {
+    const long long o_z = PHASED ? z * CJ_PHASES_Z + phases_z[r.z] : z, o_y = PHASED ? y * CJ_PHASES_Y + phases_y[r.y] : y;
+    return {r.exists && o_z < size.out_z && o_y < size.out_y,
+            (out_offset)((o_z * size.out_y + o_y) * size.out_x + x * CJ_PHASES_X)};
+}
