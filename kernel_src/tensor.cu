@@ -136,14 +136,17 @@ constexpr int PIECES = (IN_COLUMNS + JOB_COLUMNS - 1) / JOB_COLUMNS, JOBS = PLAN
 constexpr int TEAM_JOBS = (JOBS + TEAMS - 1) / TEAMS;
 typedef float items[CJ_JOB_ITEMS][DEPTH];
 
-/* Shared memory. Outputs of a channel follow each other in memory if a run has one row, or whole rows: then they leave by
- * bulk copies, for which they lie here as they do there within their 16 bytes. Pitches are in floats; + 4 and + 8: rows
- * start in other banks. */
-constexpr bool ROWS_JOINED = !PHASED && !CJ_DYNAMIC && RUN_X == CJ_OUT_X && CJ_OVERLAP == 0;
-constexpr bool IN_BULK = !CJ_HAS_Z && (PHASED || CJ_RUN_ROWS == 1 || ROWS_JOINED);
-constexpr int OUT_X = RUN_X * CJ_PHASES_X, OUT_COUNT = PHASED || ROWS_JOINED ? CJ_RUN_ROWS * OUT_X : CJ_COLUMNS;
+/* Shared memory. A piece of outputs is what follows each other in memory: a channel's, if a run has one row, or whole ones,
+ * which then have all phases along y. Pieces leave by bulk copies, for which they lie here as they do there within their 16
+ * bytes. Pitches are in floats; + 4 and + 8: rows start in other banks. */
+constexpr bool ROWS_JOINED = !CJ_DYNAMIC && RUN_X == (CJ_OUT_X + CJ_PHASES_X - 1) / CJ_PHASES_X && CJ_OVERLAP == 0 &&
+                             EIGHT % CJ_ACTIVE_Y == 0;
+constexpr bool IN_BULK = !CJ_HAS_Z && (CJ_RUN_ROWS == 1 || ROWS_JOINED);
+constexpr int OUT_COUNT = ROWS_JOINED ? CJ_RUN_ROWS * CJ_PHASES_Y * CJ_OUT_X : PHASED ? RUN_X * CJ_PHASES_X : CJ_COLUMNS;
 constexpr int OUT_PITCH = PHASED || IN_BULK ? (3 + OUT_COUNT + 7) / 8 * 8 + 4 : (CJ_COLUMNS + 31) / 32 * 32 + 8;
-constexpr int OUT_BUFFER = (PHASED ? EIGHT : OUT_ROWS) * OUT_PITCH;
+constexpr int ROWS_OF_PIECE = CJ_ACTIVE_X * (ROWS_JOINED ? CJ_ACTIVE_Y : 1), OUT_PIECES = OUT_ROWS / ROWS_OF_PIECE;
+constexpr int OUT_BUFFER = OUT_PIECES * OUT_PITCH;
+static_assert(!PHASED || CJ_RUN_ROWS == 1 || ROWS_JOINED, "plan and kernel disagree");
 constexpr int RING_OFFSET = 16 * (CJ_STAGES * BUFFER + CJ_COLUMNS); /* COLUMNS: what the last run may reach past a buffer */
 constexpr int OUT_OFFSET = RING_OFFSET + 16 * CJ_SLOTS * CJ_CONSUMERS_K * SLOT_WEIGHTS;
 constexpr int SCALE_OFFSET = OUT_OFFSET + 4 * CONSUMERS * 4 * CJ_OUT_BUFFERS * OUT_BUFFER;
@@ -154,7 +157,6 @@ constexpr int BARRIER_OFFSET = CHANNELS_OFFSET + (CHANNELS_SHARED ? 16 * (int)CH
 constexpr int BARRIERS = 2 * CJ_STAGES + 2 * CJ_SLOTS + CJ_FILL_GROUPS + 1;
 static_assert(BARRIER_OFFSET + 8 * BARRIERS <= CJ_SHARED_BYTES, "plan and kernel disagree");
 static_assert((CJ_RUN_ROWS - 1) * PITCH + RUN_X <= CJ_COLUMNS, "plan and kernel disagree");
-static_assert(!PHASED || CJ_RUN_ROWS == 1 || (OUT_X % 4 == 0 && CJ_OUT_X % 4 == 0), "rows lie differently in 16 bytes");
 
 /* A line that holds kernel taps: its first unit's distance from channel 0's, and the taps. */
 struct alignas(16) folded_line {

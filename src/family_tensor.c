@@ -100,20 +100,22 @@ static bool phased(const cj_tensor_config *c) {
     return c->phases[CJ_Z] * c->phases[CJ_Y] * c->phases[CJ_X] > 1;
 }
 
-/* Do outputs leave by bulk copies, how many floats of a row lie in shared memory until then, and how many rows? */
+/* Do pieces of outputs have whole rows, do they leave by bulk copies, how many floats of one lie in shared memory until
+ * then, and how many pieces do eight rows of products have? */
 static bool joined_rows(const cj_problem *p, const cj_tensor_config *c) {
-    return !phased(c) && !p->dynamic && c->run_x == p->out_size[CJ_X] && c->overlap == 0;
+    return !p->dynamic && c->run_x == p->out_size[CJ_X] && c->overlap == 0 &&
+           CJ_ROWS / c->active[CJ_X] % c->active[CJ_Y] == 0;
 }
 static bool in_bulk(const cj_problem *p, const cj_tensor_config *c) {
-    return p->desc.beta == 0.0F && (phased(c) || c->run_rows == 1 || joined_rows(p, c));
+    return p->desc.beta == 0.0F && (c->run_rows == 1 || joined_rows(p, c));
 }
 static int64_t out_pitch(const cj_problem *p, const cj_tensor_config *c) {
-    const int64_t run = c->run_rows * c->run_x * c->phases[CJ_X];
-    const int64_t count = phased(c) || joined_rows(p, c) ? run : c->columns;
+    const int64_t rows = c->run_rows * c->phases[CJ_Y] * c->out_x, row = c->run_x * c->phases[CJ_X];
+    const int64_t count = joined_rows(p, c) ? rows : phased(c) ? row : c->columns;
     return phased(c) || in_bulk(p, c) ? cj_round_up(3 + count, 8) + 4 : cj_round_up(c->columns, 32) + 8;
 }
-static int64_t out_rows(const cj_tensor_config *c) {
-    return phased(c) ? CJ_ROWS / c->active_x : CJ_ROWS;
+static int64_t out_pieces(const cj_problem *p, const cj_tensor_config *c) {
+    return CJ_ROWS / (c->active[CJ_X] * (joined_rows(p, c) ? c->active[CJ_Y] : 1));
 }
 
 /* Blocks of 64 output channels of a group. */
@@ -141,7 +143,7 @@ static tile tile_of(const cj_problem *p, const cj_tensor_config *c) {
     const int64_t channels = p->desc.groups * k_blocks_of(p, &t, c) * 64;
     t.shared_bytes = 16 * (stages * parts_of(c) * t.units + c->columns) +
                      slots * c->consumers_k * c->slot_products * parts_of(c) * PART_BYTES +
-                     OUT_BYTES * buffers * out_rows(c) * out_pitch(p, c) + 8 * stages + SPAN_BYTES +
+                     OUT_BYTES * buffers * out_pieces(p, c) * out_pitch(p, c) + 8 * stages + SPAN_BYTES +
                      (c->fold ? LINE_BYTES * cj_round_up(lines_of(p, c), c->chunk_c) : 0) +
                      (channels <= MOST_SHARED_CHANNELS ? CHANNEL_BYTES * channels : 0) +
                      8 * (2 * stages + 2 * slots + 3);
@@ -185,7 +187,8 @@ static double slot_gaps(const cj_tensor_config *c, bool compensated) {
 
 /* How much longer memory takes for outputs that begin or end within sectors, or leave by lanes, not by bulk copies. */
 static double store_penalty(const cj_problem *p, const cj_tensor_config *c) {
-    const double piece = joined_rows(p, c) ? c->run_rows * c->run_x : (double)(c->run_x * c->phases[CJ_X]);
+    const double piece =
+        (double)(joined_rows(p, c) ? c->run_rows * c->phases[CJ_Y] * c->out_x : c->run_x * c->phases[CJ_X]);
     const bool aligned = c->overlap > 0 || (c->out_x % SECTOR == 0 && !p->dynamic);
     return (in_bulk(p, c) ? 1.0 : 3.8) * (aligned ? 1.0 : 1.0 + 60.0 / piece);
 }
@@ -343,9 +346,8 @@ static bool consider(const cj_problem *p, cj_tensor_config c, visitor visit, voi
 static bool consider_rows(const cj_problem *p, cj_tensor_config c, int32_t most_columns, visitor visit, void *state) {
     const int64_t pitch = c.run_x + reach(p, &c) / p->stride[CJ_X];
     const int64_t rows = p->dynamic ? most_columns : cj_most(1, p->out_size[CJ_Y]);
-    const bool alike = !phased(&c) || (c.run_x * c.phases[CJ_X] % 4 == 0 && c.out_x % 4 == 0); /* in their 16 bytes */
-    int32_t most =
-        c.runs_x > 1 || c.overlap > 0 || !alike ? 1 : (int32_t)cj_least((most_columns - c.run_x) / pitch + 1, rows);
+    const bool single = c.runs_x > 1 || c.overlap > 0 || (phased(&c) && !joined_rows(p, &c));
+    int32_t most = single ? 1 : (int32_t)cj_least((most_columns - c.run_x) / pitch + 1, rows);
     bool found = false;
     for (; most >= 1 && c.run_x <= most_columns && (visit || !found); most /= 2) {
         c.run_rows = most;
@@ -394,7 +396,6 @@ static bool search(const cj_view *view, visitor visit, void *state) {
     const bool fits[] = {true, few && taps_zy > 1 && taps_zy <= MOST_FOLD,
                          few && p->kernel[CJ_X] > 1 && taps <= MOST_FOLD};
     cj_tensor_config c = {.rows = p->group_out,
-                          .active_x = view->axes[CJ_X].active,
                           .out_x = view->layer.out_size[CJ_X],
                           .products = p->desc.math == CONVJIT_TF32         ? 1
                                       : p->desc.math == CONVJIT_FP32_BLOCK ? 3
@@ -404,6 +405,7 @@ static bool search(const cj_view *view, visitor visit, void *state) {
     for (int d = 0; d < CJ_DIMS; ++d) {
         c.grid[d] = p->out_size[d];
         c.phases[d] = view->axes[d].phases;
+        c.active[d] = view->axes[d].active;
     }
     bool found = false;
     for (c.fold = 0; c.fold <= 2; ++c.fold) {

@@ -37,13 +37,14 @@ __host__ __device__ constexpr int outputs_of_eight(int first) {
     return count;
 }
 
-/* Where a channel's row of `out` begins for outputs that go to y, and where in it a column of a product lies. */
+/* Where a piece begins in its row of a buffer if it goes to y, and where in it the output of a column of a product lies. */
 __device__ __forceinline__ int bulk_shift(const float *y) {
     return IN_BULK ? (int)((unsigned long long)y / sizeof(float) % 4) : 0;
 }
-__device__ __forceinline__ int place_of(int column) {
-    return (PHASED || IN_BULK) && CJ_RUN_ROWS > 1 ? (column / PITCH * RUN_X + column % PITCH) * CJ_PHASES_X
-                                                  : column * CJ_PHASES_X;
+constexpr bool STAGED_JOINED = ROWS_JOINED && (PHASED || IN_BULK);
+__device__ __forceinline__ int place_of(int column, const product_row &row) {
+    const int y = STAGED_JOINED ? column / PITCH * CJ_PHASES_Y + phases_y[row.y] : 0;
+    return STAGED_JOINED ? y * CJ_OUT_X + column % PITCH * CJ_PHASES_X + phases_x[row.x] : column * CJ_PHASES_X + phases_x[row.x];
 }
 
 /* Rows of the run that end before column first + i; the compiler knows `first`, and i is less than 8. For place_of without
@@ -56,31 +57,53 @@ __device__ __forceinline__ int rows_before(int first, int i) {
     return first / PITCH + (rest + 7 < PITCH ? 0 : PITCH >= 8 ? (rest + i >= PITCH ? 1 : 0) : (rest + i) / PITCH);
 }
 
-/* Where in y the outputs of a row of products begin, of a run or, from position (o_y, o_x) on, a row of it. */
-__device__ __forceinline__ float *start_of(const cj_forward_args &args, const tile &t, const product_row &row,
-                                           const row_outputs &outputs) {
-    return (float *)args.y + t.n * args.y_batch_stride + (t.group * CJ_GROUP_OUT + row.channel) * args.y_channel_stride +
-           outputs.offset;
+/* A piece of outputs: of a run, with all its phases along x, and along y if rows are joined. */
+struct piece {
+    bool exists;
+    int channel;
+    output first;
+    int count;
+};
+
+__device__ __forceinline__ piece make_piece_of(const product_row &row, const sizes &size, const tile &t, int run) {
+    const long long z = t.z, y = t.y + run_y(run), x = t.x + run_x(run);
+    piece p;
+    p.channel = row.channel;
+    p.first = {z * CJ_PHASES_Z + phases_z[row.z], y * CJ_PHASES_Y + (ROWS_JOINED ? 0 : phases_y[row.y]), x * CJ_PHASES_X};
+    p.exists = row.exists && is_there(p.first, size);
+    p.count = (int)(ROWS_JOINED ? min((long long)CJ_RUN_ROWS * CJ_PHASES_Y, size.out_y - p.first.y) * size.out_x
+                                : min((long long)RUN_X * CJ_PHASES_X, size.out_x - p.first.x));
+    return p;
+}
+
+/* Offset in memory of an output, from the first of image t.n. */
+__device__ __forceinline__ long long offset_of(const output &o, const sizes &size, const tile &t, int channel,
+                                               long long channel_stride) {
+    return (t.group * CJ_GROUP_OUT + channel) * channel_stride + (o.z * size.out_y + o.y) * size.out_x + o.x;
+}
+
+__device__ __forceinline__ float *address_of(const piece &p, const cj_forward_args &args, const sizes &size, const tile &t) {
+    return (float *)args.y + t.n * args.y_batch_stride + offset_of(p.first, size, t, p.channel, args.y_channel_stride);
 }
 
 /* See "the surprising rule": one warp's outputs in a buffer, of rows of products from first_k on. */
 __device__ __noinline__ void replace_strange(float *out, const cj_forward_args &args, position index, int first_k, int run) {
     const sizes size = get_sizes(args);
     const tile t = make_tile(index, size);
-    const long long run_o_y = t.y + run_y(run), run_o_x = t.x + run_x(run);
     for (int i = 0; i < OUT_ROWS; ++i) {
         const product_row row = row_of(first_k + i);
-        const long long index_of_row = t.group * CJ_ROWS + first_k + i;
-        const float *w = (const float *)(channels_of(args) + CHANNELS) + index_of_row * CJ_GROUP_IN * TAPS;
+        const long long row_index = t.group * CJ_ROWS + first_k + i;
+        const float *w = (const float *)(channels_of(args) + CHANNELS) + row_index * CJ_GROUP_IN * TAPS;
         const float bias = channels_of(args)[t.group * K_BLOCKS * M + first_k + i].x;
-        float *const own = out + i / CJ_ACTIVE_X * OUT_PITCH + phases_x[row.x] +
-                           bulk_shift(start_of(args, t, row, outputs_of_row(row, size, t.z, run_o_y, run_o_x)));
-        for (int column = (int)threadIdx.x % 32; column < CJ_COLUMNS; column += 32) {
-            const long long o_y = run_o_y + column / PITCH, o_x = run_o_x + column % PITCH;
-            float &value = own[place_of(column)];
-            if (is_output(column) && outputs_of_row(row, size, t.z, o_y, o_x).exist &&
-                o_x * CJ_PHASES_X + phases_x[row.x] < size.out_x && !(value - value == 0.0F)) {
-                value = cj_linear(exact_output(args, size, t, row, w, o_y, o_x), bias);
+        float *const staged =
+            out + i / ROWS_OF_PIECE * OUT_PITCH + bulk_shift(address_of(make_piece_of(row, size, t, run), args, size, t));
+        for (int column = (int)threadIdx.x % 32; column < CJ_COLUMNS && row.exists; column += 32) {
+            const long long y = t.y + run_y(run) + column / PITCH, x = t.x + run_x(run) + column % PITCH;
+            const output o = {(long long)t.z * CJ_PHASES_Z + phases_z[row.z], y * CJ_PHASES_Y + phases_y[row.y],
+                              x * CJ_PHASES_X + phases_x[row.x]};
+            float &value = staged[place_of(column, row)];
+            if (is_output(column) && is_there(o, size) && !(value - value == 0.0F)) {
+                value = cj_linear(exact_output(args, size, t, row, w, y, x), bias);
                 value = IN_BULK ? cj_finish(value, 0.0F) : value;
             }
         }
@@ -115,17 +138,12 @@ __device__ __forceinline__ piece_of_row make_piece(const float *y, int count, bo
     return p;
 }
 
-/* Where row i of a buffer's staged rows begins. */
-__device__ __forceinline__ int staged_at(int i) {
-    return PHASED ? i / CJ_RUN_ROWS * OUT_PITCH + i % CJ_RUN_ROWS * OUT_X : i * OUT_PITCH;
-}
-
-/* Eight rows of finished outputs from row `from` of a buffer on: 16 bytes of memory at a time by bulk copies, which take no
+/* Eight pieces, finished and each in a row of a buffer: 16 bytes of memory at a time by bulk copies, which take no
  * instructions and no time of the unit that loads and stores, and what is cut off at both ends one by one. Four threads see to
- * a row, which goes to `to` if it exists, but one issues all copies, from values that are the same for the warp: threads that
- * issue one each take ten times as long. Without phases, row i goes to y + i * step. */
-__device__ __forceinline__ void store_in_bulk(const float *out, int from, const float *y, long long step, float *to, bool exists,
-                                              int count, bool first, int lane) {
+ * a piece, which goes to `to` if it exists, but one issues all copies, from values that are the same for the warp: threads that
+ * issue one each take ten times as long. Without phases, piece i goes to y + i * step. */
+__device__ __forceinline__ void store_in_bulk(const float *out, const float *y, long long step, float *to, bool exists, int count,
+                                              bool first, int lane) {
     const int column = lane % 4;
     const piece_of_row p = make_piece(to, count, first);
     const int begin = p.begin + p.head, middle = exists && p.middle > 0 ? p.middle : 0;
@@ -133,25 +151,25 @@ __device__ __forceinline__ void store_in_bulk(const float *out, int from, const 
     static_assert(OUT_PITCH < 4096, "piece holds two of its places");
     cj_async_fence();
     __syncwarp();
-    unsigned pieces[OUT_ROWS];
-    const float *targets[OUT_ROWS];
+    unsigned pieces[OUT_PIECES];
+    const float *targets[OUT_PIECES];
 #pragma unroll
-    for (int row = 0; row < OUT_ROWS; ++row) {
+    for (int row = 0; row < OUT_PIECES; ++row) {
         pieces[row] = __shfl_sync(0xffffffff, piece, row * 4);
         targets[row] = PHASED ? (const float *)__shfl_sync(0xffffffff, (unsigned long long)to, row * 4) : y + row * step;
     }
     if (cj_elect()) {
 #pragma unroll
-        for (int row = 0; row < OUT_ROWS; ++row) {
+        for (int row = 0; row < OUT_PIECES; ++row) {
             const unsigned start = pieces[row] & 4095, length = pieces[row] >> 12 & 4095, shift = pieces[row] >> 24;
             if (length > 0) {
-                cj_bulk_store((float *)targets[row] + start, out + staged_at(from + row) + shift + start,
+                cj_bulk_store((float *)targets[row] + start, out + row * OUT_PITCH + shift + start,
                               length * (unsigned)sizeof(float));
             }
         }
     }
     cj_bulk_store_commit();
-    const float *const staged = out + staged_at(from + lane / 4) + bulk_shift(to);
+    const float *const staged = out + lane / 4 * OUT_PITCH + bulk_shift(to);
     if (exists) {
         if (column < p.head) {
             to[p.begin + column] = staged[p.begin + column];
@@ -183,12 +201,42 @@ __device__ __forceinline__ void store_pieces(const float *out, float *y, const f
     }
 }
 
-/* A warp's outputs of half its rows of products, as they are finished, to shared memory, where those of a thread's row begin
- * at `staged`. True if any must be computed anew: it is NaN or Inf there, and not activated. */
+constexpr int OUT_WIDTH = ROWS_JOINED ? CJ_OUT_X : 0;
+
+/* The phases along y and x that a thread writes: that of its row, and those behind it that no tap reaches. */
+struct own_phases {
+    int y, begin_y, end_y, x, begin_x, end_x;
+};
+
+__device__ __forceinline__ own_phases make_own_phases(const product_row &row) {
+    own_phases own;
+    own.y = phases_y[row.y], own.begin_y = begin_of(phases_y, row.y), own.end_y = row.exists ? phases_y[row.y + 1] : 0;
+    own.x = phases_x[row.x], own.begin_x = begin_of(phases_x, row.x), own.end_x = phases_x[row.x + 1];
+    return own;
+}
+
+/* ... of the position in column `column` of a row, which begin at `to`. */
+__device__ __forceinline__ void store_own(float *to, float value, float nothing, const own_phases &own, int column) {
+#pragma unroll
+    for (int i = 0; i < (ROWS_JOINED ? SPAN_Y : 1); ++i) {
+        const int y = ROWS_JOINED ? own.begin_y + i : own.y;
+#pragma unroll
+        for (int j = 0; j < SPAN_X; ++j) {
+            const int x = own.begin_x + j;
+            const bool in_row = !ROWS_JOINED || CJ_OUT_X % CJ_PHASES_X == 0 || column * CJ_PHASES_X + x < CJ_OUT_X;
+            if (y < own.end_y && x < own.end_x && in_row) {
+                to[y * OUT_WIDTH + x] = y == own.y && x == own.x ? value : nothing;
+            }
+        }
+    }
+}
+
+/* A warp's outputs of half its rows of products, as they are finished, to shared memory, where a thread's piece is. True if any
+ * must be computed anew: it is NaN or Inf there, and not activated. */
 __device__ __forceinline__ bool stage_outputs(float *staged, const product_row &row, float (&total)[OWN], int half,
                                               float factor, float threshold, float bias, int lane) {
     float *const own = staged + lane % 4 * 2 * CJ_PHASES_X;
-    const int phase = phases_x[row.x], begin = begin_of(phases_x, row.x), end = row.exists ? phases_x[row.x + 1] : 0;
+    const own_phases phases = make_own_phases(row);
     if (__any_sync(0xffffffff, threshold > 0.0F)) {
 #pragma unroll
         for (int i = 0; i < OWN; ++i) {
@@ -208,16 +256,13 @@ __device__ __forceinline__ bool stage_outputs(float *staged, const product_row &
                 strange[i] = fmaf(v[i], 0.0F, strange[i]);
                 const float finished =
                     !IN_BULK || CJ_ACTIVATION == 0 || !(v[i] - v[i] == 0.0F) ? v[i] : cj_finish(v[i], 0.0F);
-                float *const to = own + (j * 8 + i - rows_before(j * 8, lane % 4 * 2 + i) * (PITCH - RUN_X)) * CJ_PHASES_X;
+                const int rows = rows_before(j * 8, lane % 4 * 2 + i);
                 if (PHASED) {
-#pragma unroll
-                    for (int k = 0; k < SPAN_X; ++k) {
-                        if (begin + k < end) {
-                            to[begin + k] = begin + k == phase ? finished : IN_BULK ? cj_finish(bias, 0.0F) : bias;
-                        }
-                    }
+                    const int column = j * 8 + lane % 4 * 2 + i - rows * PITCH;
+                    store_own(own + (j * 8 + i) * CJ_PHASES_X + rows * (CJ_PHASES_Y * OUT_WIDTH - PITCH * CJ_PHASES_X), finished,
+                              IN_BULK ? cj_finish(bias, 0.0F) : bias, phases, column);
                 } else if (IN_BULK) {
-                    *to = finished;
+                    own[j * 8 + i - rows * (PITCH - RUN_X)] = finished;
                 }
             }
         }
@@ -229,36 +274,32 @@ __device__ __forceinline__ bool stage_outputs(float *staged, const product_row &
     return __any_sync(0xffffffff, both != both);
 }
 
-/* Staged outputs of eight rows of products to memory, and with them the phases along z and y that no tap reaches. */
+/* Staged pieces to memory, and with them the phases along z, and y if rows are not joined, that no tap reaches. */
 __device__ __forceinline__ void store_phases(const float *out, const cj_forward_args &args, const sizes &size, const tile &t,
                                              int first_k, int run, int lane) {
-    constexpr int STAGED = EIGHT * CJ_RUN_ROWS;
-    constexpr bool ALL_REACHED = CJ_ACTIVE_Z * CJ_ACTIVE_Y == CJ_PHASES_Z * CJ_PHASES_Y;
-    const position o_y = t.y + run_y(run), o_x = t.x + run_x(run);
-    const int count = (int)min((long long)OUT_X, size.out_x - (long long)o_x * CJ_PHASES_X); /* not positive past the end */
-#pragma unroll 1
-    for (int from = 0; from < STAGED && IN_BULK; from += OUT_ROWS) {
-        const int i = from + lane / 4;
-        const product_row row = row_of(first_k + i / CJ_RUN_ROWS % EIGHT * CJ_ACTIVE_X);
-        const row_outputs outputs = outputs_of_row(row, size, t.z, o_y + i % CJ_RUN_ROWS, o_x);
-        store_in_bulk(out, from, nullptr, 0, start_of(args, t, row, outputs), i < STAGED && outputs.exist, count, o_x == 0, lane);
+    constexpr bool ALL_REACHED = CJ_ACTIVE_Z * (ROWS_JOINED ? 1 : CJ_ACTIVE_Y) == CJ_PHASES_Z * (ROWS_JOINED ? 1 : CJ_PHASES_Y);
+    if (IN_BULK) {
+        const int i = min(lane / 4, OUT_PIECES - 1);
+        const piece p = make_piece_of(row_of(first_k + i * ROWS_OF_PIECE), size, t, run);
+        store_in_bulk(out, nullptr, 0, address_of(p, args, size, t), p.exists && lane / 4 < OUT_PIECES, p.count, p.first.x == 0,
+                      lane);
     }
 #pragma unroll 1
-    for (int i = 0; i < STAGED && !(IN_BULK && ALL_REACHED); ++i) {
-        const int k = first_k + i / CJ_RUN_ROWS * CJ_ACTIVE_X;
-        const product_row row = row_of(k);
-        const float bias = channels_of(args)[t.group * K_BLOCKS * M + k].x;
+    for (int i = 0; i < OUT_PIECES && !(IN_BULK && ALL_REACHED); ++i) {
+        const product_row row = row_of(first_k + i * ROWS_OF_PIECE);
+        const piece p = make_piece_of(row, size, t, run);
+        const float bias = channels_of(args)[t.group * K_BLOCKS * M + first_k + i * ROWS_OF_PIECE].x;
         for (int z = begin_of(phases_z, row.z); z < phases_z[row.z + 1] && row.exists; ++z) {
-            for (int y = begin_of(phases_y, row.y); y < phases_y[row.y + 1]; ++y) {
-                const long long channel = t.group * CJ_GROUP_OUT + row.channel;
-                const long long out_z = (long long)t.z * CJ_PHASES_Z + z;
-                const long long out_y = (long long)(o_y + i % CJ_RUN_ROWS) * CJ_PHASES_Y + y;
-                const bool reached = z == phases_z[row.z] && y == phases_y[row.y];
-                const long long offset = (out_z * size.out_y + out_y) * size.out_x + o_x * CJ_PHASES_X;
-                float *const to = (float *)args.y + t.n * args.y_batch_stride + channel * args.y_channel_stride + offset;
-                const float *const residual = (const float *)args.z + t.n * args.z_batch_stride + channel * args.z_channel_stride + offset;
-                for (int j = lane; j < count && out_z < size.out_z && out_y < size.out_y && !(IN_BULK && reached); j += 32) {
-                    to[j] = cj_finish(reached ? out[staged_at(i) + j] : bias, CJ_HAS_Z ? residual[j] : 0.0F);
+            const int begin_y = ROWS_JOINED ? 0 : begin_of(phases_y, row.y), end_y = ROWS_JOINED ? 1 : phases_y[row.y + 1];
+            for (int y = begin_y; y < end_y; ++y) {
+                const output o = {p.first.z - phases_z[row.z] + z, p.first.y - (ROWS_JOINED ? 0 : phases_y[row.y]) + y, p.first.x};
+                const bool reached = o.z == p.first.z && o.y == p.first.y;
+                float *const to =
+                    (float *)args.y + t.n * args.y_batch_stride + offset_of(o, size, t, row.channel, args.y_channel_stride);
+                const float *const residual =
+                    (const float *)args.z + t.n * args.z_batch_stride + offset_of(o, size, t, row.channel, args.z_channel_stride);
+                for (int j = lane; j < p.count && is_there(o, size) && !(IN_BULK && reached); j += 32) {
+                    to[j] = cj_finish(reached ? out[i * OUT_PITCH + j] : bias, CJ_HAS_Z ? residual[j] : 0.0F);
                 }
             }
         }
@@ -289,10 +330,10 @@ __device__ __forceinline__ void store(float (&total)[OWN], const span &seen, con
         const float *z = (const float *)args.z + t.n * args.z_batch_stride + first * args.z_channel_stride + o;
         float *const out = shared.out + (warp * CJ_OUT_BUFFERS + (run % CJ_OWN_RUNS * 2 + half) % CJ_OUT_BUFFERS) * OUT_BUFFER;
         const product_row own = row_of(first_k + row);
-        const float *const to = PHASED ? start_of(args, t, own, outputs_of_row(own, size, t.z, o_y, o_x)) : y + row * args.y_channel_stride;
+        const float *const to = PHASED ? address_of(make_piece_of(own, size, t, run), args, size, t) : y + row * args.y_channel_stride;
         cj_bulk_store_wait<CJ_OUT_BUFFERS - 1>(); /* for what lies there */
         __syncwarp();
-        const bool strange = stage_outputs(out + row / CJ_ACTIVE_X * OUT_PITCH + bulk_shift(to), own, total, half,
+        const bool strange = stage_outputs(out + row / ROWS_OF_PIECE * OUT_PITCH + bulk_shift(to), own, total, half,
                                            CJ_ALPHA * channel.y, threshold_of(seen, channel), channel.x, lane);
         __syncwarp();
         if (strange) {
@@ -305,7 +346,7 @@ __device__ __forceinline__ void store(float (&total)[OWN], const span &seen, con
             if (PHASED) {
                 store_phases(out, args, size, t, first_k, run, lane);
             } else if (IN_BULK) {
-                store_in_bulk(out, 0, y, args.y_channel_stride, y + row * args.y_channel_stride, rows > 0 && row < channels, count,
+                store_in_bulk(out, y, args.y_channel_stride, y + row * args.y_channel_stride, rows > 0 && row < channels, count,
                               o_x == 0, lane);
             } else if (k < channels) {
                 store_pieces(out + k * OUT_PITCH, y, z, size, rows, columns, lane);

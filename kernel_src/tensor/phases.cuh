@@ -11,15 +11,14 @@ __constant__ const short phases_z[] = {CJ_PHASE_LIST_Z}, phases_y[] = {CJ_PHASE_
 __device__ __forceinline__ int begin_of(const short *phases, int i) {
     return i == 0 ? 0 : phases[i];
 }
-constexpr int longest_span() {
-    const short phases[] = {CJ_PHASE_LIST_X};
+template <int count> constexpr int longest_span(const short (&phases)[count]) {
     int most = phases[1];
-    for (int i = 1; i < CJ_ACTIVE_X; ++i) {
+    for (int i = 1; i < count - 1; ++i) {
         most = phases[i + 1] - phases[i] > most ? phases[i + 1] - phases[i] : most;
     }
     return most;
 }
-constexpr int SPAN_X = longest_span();
+constexpr int SPAN_Y = longest_span({CJ_PHASE_LIST_Y}), SPAN_X = longest_span({CJ_PHASE_LIST_X});
 
 /* Along an axis: kernel, dilation and padding of the convolution, and what src/view.h has. */
 struct axis {
@@ -72,15 +71,11 @@ __device__ __forceinline__ int place_in_filter(const product_row &r, int index) 
     return (tap_z | tap_y | tap_x) < 0 ? -1 : (tap_z * CJ_TAPS_Y + tap_y) * CJ_TAPS_X + tap_x;
 }
 
-/* A position's outputs of a row: whether they exist, and the offset in a channel of y of those of phase 0 along x. */
-struct row_outputs {
-    bool exist;
-    out_offset offset;
+/* The output that is a position's phase. */
+struct output {
+    long long z, y, x;
 };
 
-__device__ __forceinline__ row_outputs outputs_of_row(const product_row &r, const sizes &size, long long z, long long y,
-                                                      long long x) {
-    const long long o_z = PHASED ? z * CJ_PHASES_Z + phases_z[r.z] : z, o_y = PHASED ? y * CJ_PHASES_Y + phases_y[r.y] : y;
-    return {r.exists && o_z < size.out_z && o_y < size.out_y,
-            (out_offset)((o_z * size.out_y + o_y) * size.out_x + x * CJ_PHASES_X)};
+__device__ __forceinline__ bool is_there(const output &o, const sizes &size) {
+    return o.z < size.out_z && o.y < size.out_y && o.x < size.out_x;
 }
