@@ -40,7 +40,8 @@ static void join_axes(cj_problem *p) {
         if (joins_next(p, CJ_Y)) {
             move_axis(p, CJ_Y, CJ_X, p->in_size[CJ_X]);
         }
-        if (p->in_size[CJ_Y] == 1 && p->out_size[CJ_Y] == 1 && p->kernel[CJ_Y] == 1) { /* nothing along y, any more */
+        if (p->in_size[CJ_Y] == 1 && p->out_size[CJ_Y] == 1 && p->kernel[CJ_Y] == 1 &&
+            p->pad_begin[CJ_Y] == 0) { /* nothing along y, any more */
             move_axis(p, CJ_Z, CJ_Y, 1);
         }
     }

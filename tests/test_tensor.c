@@ -87,6 +87,30 @@ static const entry entries[] = {
     {.line = "conv2d n2 c8 k17 f3x3 p1", .special = GRID_INF_IN_X, .size = {9, 150}},
     {.line = "conv2d n2 c12 k80 f3x5 s2 p1x2", .distribution = REFERENCE_UNIFORM, .size = {7, 1}},
     {.line = "conv2d n0 c8 k16 in5x6 f3x3"},
+    /* transposed: taps in reverse order, phases that several, one and no tap reaches, along one axis and along all */
+    {.line = "convt2d n2 c16 k32 in7x9 f3x5", .special = GRID_NAN_IN_X},
+    {.line = "convt2d n1 c9 k70 in6x8 f3x4 p1x2:0x1 d2x1 alpha=0.5 beta=1", .special = GRID_INF_IN_W},
+    {.line = "convt1d n2 c12 k24 in150 f5 d3 krsc", .distribution = REFERENCE_WIDE, .shifts = true},
+    {.line = "convt2d n2 c8 k8 in6x7 f3x3 s2 p1 op1 relu", .special = GRID_INF_IN_X},
+    {.line = "convt3d n1 c32 k32 g4 in3x4x6 f3x5x7 s2 p1x2x3 op1", .distribution = REFERENCE_UNIFORM},
+    {.line = "convt2d n1 c16 k32 g2 in9x13 f3x5 s2x3 p1x2 d2x1 silu", .special = GRID_NAN_IN_X},
+    {.line = "convt3d n1 c8 k20 in3x4x5 f3x3x3 s2 p1 d2 clamp=-1:2 krsc", .special = GRID_HUGE_IN_X},
+    {.line = "convt2d n1 c10 k17 in4x70 f3x3 s5 p1 d2 beta=1", .residual = GRID_Z_IS_Y},
+    {.line = "convt2d n1 c10 k18 in5x6 f1x1 s3x2 op2x0 sigmoid", .special = GRID_INF_IN_W, .slices = true},
+    {.line = "convt1d n1 c20 k6 in9 filter=16 s8 p4", .distribution = REFERENCE_WIDE},
+    {.line = "convt2d n1 c8 k16 in3x150 f2x3 s1x2 weights=f16", .distribution = REFERENCE_UNIFORM},
+    {.line = "convt2d n2 c8 k12 f3x4 s2 p1 beta=1", .special = GRID_NAN_IN_X, .size = {9, 80}},
+    {.line = "convt1d n1 c9 k30 f4 s3 d2 p2", .distribution = REFERENCE_UNIFORM, .size = {61}},
+    /* few output channels: rows of outputs, or columns, become channels */
+    {.line = "conv2d n1 c24 k3 in17x19 f3x3 p1", .special = GRID_NAN_IN_X},
+    {.line = "conv2d n2 c17 k5 in14x150 f5x7 s2x1 p2x3 gelu beta=0.5", .special = GRID_INF_IN_W},
+    {.line = "conv3d n1 c9 k16 in6x7x8 f3x3x3 p1 d1x2x1", .distribution = REFERENCE_WIDE},
+    {.line = "convt2d n1 c9 k3 in7x9 f4x4 s2 p1", .special = GRID_HUGE_IN_X},
+    {.line = "conv1d n2 c16 k2 f9 p4 tanh", .special = GRID_INF_IN_X, .size = {200}},
+    /* axes that memory does not tell apart */
+    {.line = "conv3d n2 c3 k20 in9x8x5 f3x3x1 p1x1x0", .special = GRID_NAN_IN_X},
+    {.line = "conv3d n1 c20 k24 in4x5x6 f2x1x1 s2x1x1 beta=1", .special = GRID_INF_IN_X},
+    {.line = "convt3d n1 c10 k18 in4x5x6 f3x3x1 p1x0x0", .distribution = REFERENCE_UNIFORM},
 };
 
 /* Layers that see every distribution: channels by eights and windows of few, strides, groups with an epilogue. */
@@ -324,11 +348,12 @@ Test(tensor, has_layers_for_every_way_to_compute_one) {
 
 Test(tensor, refuses_other_layers_with_the_reason, .init = choose_tensor) {
     static const char *const refused[][2] = {
-        {"convt2d c16 k16 in7x7 f3x3", "tensor: is for convolutions, not transposed ones"},
+        {"convt2d c16 k16 in7x7 f3x3 s65", "tensor: stride of a transposed layer over 64"},
+        {"convt2d c16 k16 in7x7 f9x9 s9", "tensor: more than 8 phases along x that taps reach"},
         {"conv2d c16 k16 in7x7 f3x3 f16", "tensor: is for f32 data"},
         {"conv2d c16 k16 in7x7 f3x3 bf16", "tensor: is for f32 data"},
         {"conv2d c16 k16 in7x7 f3x3 nhwc", "tensor: is for channels first"},
-        {"conv2d c16 k15 in7x7 f3x3", "tensor: fewer than 16 output channels a group"},
+        {"conv2d c16 k1 in2x2 f2x2", "tensor: fewer than 16 output channels a group"},
         {"conv2d c16 k16 in7x70 f1x33", "tensor: kernel wider than 32"},
         {"conv2d c16 k16 in7x7 f3x3 s1025", "tensor: stride or dilation over 1024"},
         {"conv2d c16 k16 in7x32000 f1x32 d1024", "tensor: no tile of it fits shared memory"},
