@@ -69,7 +69,7 @@
  * CJ_LAG                    slots that the second consumer begins after the first                        2
  * CJ_SUM_PRODUCTS           ... that form one sum; divides SLOT_PRODUCTS                                 3
  * CJ_LOSS                   what a sum loses of itself on average, in 2^-23rds: see kernels.md         1
- * CJ_COMPENSATED            1 = what is rounded off the total is where the next sum begins               1
+ * CJ_COMPENSATED            what is rounded off the total is where the next sum begins: 2, of a slot: 1    2
  * CJ_OUT_BUFFERS            of eight channels' outputs, for each warp: divides 2 OWN_RUNS                2
  * CJ_FILL_GROUPS            groups of filling warps, each with every second stage: 2, or 1               1
  * CJ_LANES                  threads that fill a piece of a row: 8, 16 or 32                              32
@@ -138,12 +138,13 @@ typedef float items[CJ_JOB_ITEMS][DEPTH];
 
 /* Shared memory. A piece of outputs is what follows each other in memory: a channel's, if a run has one row, or whole ones,
  * which then have all phases along y. Pieces leave by bulk copies, for which they lie here as they do there within their 16
- * bytes. Pitches are in floats; + 4 and + 8: rows start in other banks. */
+ * bytes. Pitches are in floats; with 8 more than a multiple of 16, rows that threads write pairs to at once lie in different
+ * banks. */
 constexpr bool ROWS_JOINED = !CJ_DYNAMIC && RUN_X == (CJ_OUT_X + CJ_PHASES_X - 1) / CJ_PHASES_X && CJ_OVERLAP == 0 &&
                              EIGHT % CJ_ACTIVE_Y == 0;
 constexpr bool IN_BULK = !CJ_HAS_Z && (CJ_RUN_ROWS == 1 || ROWS_JOINED);
 constexpr int OUT_COUNT = ROWS_JOINED ? CJ_RUN_ROWS * CJ_PHASES_Y * CJ_OUT_X : PHASED ? RUN_X * CJ_PHASES_X : CJ_COLUMNS;
-constexpr int OUT_PITCH = PHASED || IN_BULK ? (3 + OUT_COUNT + 7) / 8 * 8 + 4 : (CJ_COLUMNS + 31) / 32 * 32 + 8;
+constexpr int OUT_PITCH = PHASED || IN_BULK ? (3 + OUT_COUNT + 7) / 16 * 16 + 8 : (CJ_COLUMNS + 31) / 32 * 32 + 8;
 constexpr int ROWS_OF_PIECE = CJ_ACTIVE_X * (ROWS_JOINED ? CJ_ACTIVE_Y : 1), OUT_PIECES = OUT_ROWS / ROWS_OF_PIECE;
 constexpr int OUT_BUFFER = OUT_PIECES * OUT_PITCH;
 static_assert(!PHASED || CJ_RUN_ROWS == 1 || ROWS_JOINED, "plan and kernel disagree");

@@ -20,14 +20,13 @@ enum {
     DEPTH = 8,                             /* of a slice */
     MOST_FOLD_CHANNELS = 16,               /* with more, channels alone fill slices */
     MOST_FOLD = 64,                        /* taps */
-    MOST_SUM = 4,                          /* products of a sum: see "Numbers" in the kernel */
-    MOST_LONG_SUM = 5,                     /* ... if there are so many that the total is compensated */
-    MOST_SLOT_SUMS = 2,                    /* sums of a slot */
+    MOST_SUM = 5,                          /* products of a sum: see "Numbers" in the kernel */
+    MOST_SLOT_SUMS = 3,                    /* sums of a slot, */
+    MOST_SUMMED_SLOT = 12,                 /* ... and products */
     MOST_BLOCK_SUM = 6,                    /* products of a sum, and a slot, in math fp32_block */
     MOST_SLOTS = 64,                       /* of weights that stay */
     MOST_SLOT = 10,                        /* ... of a slot where nothing is summed apart (math tf32) */
-    MOST_PLAIN_SUMS = 6,                   /* of a tile, that plain float32 adds up well enough */
-    MOST_BLOCK_PLAIN_SUMS = 16,            /* ... in math fp32_block */
+    MOST_BLOCK_PLAIN_SUMS = 16,            /* of a tile, that plain float32 adds up well enough in math fp32_block */
     OUT_BYTES = 4 * CONSUMERS * 4,         /* shared memory for one output of each consumer warp */
     MOST_OUT_PITCH = 4096,                 /* of a row of them */
     SECTOR = 8,                            /* floats that memory writes at once */
@@ -112,7 +111,7 @@ static bool in_bulk(const cj_problem *p, const cj_tensor_config *c) {
 static int64_t out_pitch(const cj_problem *p, const cj_tensor_config *c) {
     const int64_t rows = c->run_rows * c->phases[CJ_Y] * c->out_x, row = c->run_x * c->phases[CJ_X];
     const int64_t count = joined_rows(p, c) ? rows : phased(c) ? row : c->columns;
-    return phased(c) || in_bulk(p, c) ? cj_round_up(3 + count, 8) + 4 : cj_round_up(c->columns, 32) + 8;
+    return phased(c) || in_bulk(p, c) ? (3 + count + 7) / 16 * 16 + 8 : cj_round_up(c->columns, 32) + 8;
 }
 static int64_t out_pieces(const cj_problem *p, const cj_tensor_config *c) {
     return CJ_ROWS / (c->active[CJ_X] * (joined_rows(p, c) ? c->active[CJ_Y] : 1));
@@ -150,9 +149,18 @@ static tile tile_of(const cj_problem *p, const cj_tensor_config *c) {
     return t;
 }
 
-static bool compensated(const cj_tensor_config *c, const tile *t) {
-    const int64_t sums = t->chunks * t->products / c->sum_products;
-    return c->products > 1 && sums > (c->products == 3 ? MOST_BLOCK_PLAIN_SUMS : MOST_PLAIN_SUMS);
+/* What is rounded off the total is kept: never, for the next sum of the slot, or always. In math fp32 as little of it
+ * as keeps equal factors, the worst there are, within 0.93 * 2^-21 S (in a model: kernels.md). */
+enum { PLAIN, IN_SLOT, ALWAYS };
+
+static int32_t compensation(const cj_tensor_config *c, const tile *t) {
+    static const int32_t most_plain[MOST_SUM + 1] = {0, 12, 12, 12, 8, 0};   /* sums, by their products */
+    static const int32_t most_in_slot[MOST_SUM + 1] = {0, 10, 10, 10, 8, 0}; /* slots */
+    const int64_t sums = t->chunks * t->products / c->sum_products, slots = t->chunks * t->products / c->slot_products;
+    if (c->products < 4) {
+        return c->products == 3 && sums > MOST_BLOCK_PLAIN_SUMS ? ALWAYS : PLAIN;
+    }
+    return sums <= most_plain[c->sum_products] ? PLAIN : slots <= most_in_slot[c->sum_products] ? IN_SLOT : ALWAYS;
 }
 
 /* ---- cost: cycles of a multiprocessor. Fitted to 726 timed configurations of 23 layers in three maths on an H200, of
@@ -178,11 +186,18 @@ static double slot_cost(const cj_tensor_config *c) {
     return (double)c->slot_products * c->products * sums_of(c) * 1.1;
 }
 
-/* Of a consumer for a slot beside its products: waiting for them, dividing and closing sums. */
-static double slot_gaps(const cj_tensor_config *c, bool compensated) {
+/* Operations on each sum of a slot: dividing, closing, and multiplying what is carried over. */
+static double sum_operations(const cj_tensor_config *c, int32_t compensation) {
     const double closes = (double)(c->products > 1 ? c->slot_products / c->sum_products : 0);
-    return 167.0 + (c->products == 4 ? 2.0 * (93.0 + 2.15 * sums_of(c)) : 0.0) +
-           closes * (118.0 + sums_of(c) * (compensated ? 15.0 : 1.7));
+    const double kept = compensation == ALWAYS ? closes : compensation == IN_SLOT ? closes - 1.0 : 0.0;
+    return (c->products == 4 ? 2.0 + (compensation == ALWAYS) : 0.0) + closes + 2.0 * kept;
+}
+
+/* Of a consumer for a slot beside its products: waiting for them, dividing and closing sums. */
+static double slot_gaps(const cj_tensor_config *c, int32_t compensation) {
+    const double waits = c->products == 1 ? 0.0 : c->products == 4 ? 2.0 : 0.0;
+    return 167.0 + (waits + (double)(c->products > 1 ? c->slot_products / c->sum_products : 0)) * 105.0 +
+           sum_operations(c, compensation) * sums_of(c) * 2.0;
 }
 
 /* How much longer memory takes for outputs that begin or end within sectors, or leave by lanes, not by bulk copies. */
@@ -211,7 +226,7 @@ static double cost_of(const cj_problem *p, const cj_tensor_config *c, const tile
     const double weights =
         resident ? 0.0 : (double)(t->chunks * t->products * parts_of(c) * PART_BYTES * c->consumers_k);
     const double parts[] = {(double)slots * 2.0 * slot_cost(c),
-                            (double)slots * (slot_cost(c) + slot_gaps(c, compensated(c, t))) +
+                            (double)slots * (slot_cost(c) + slot_gaps(c, compensation(c, t))) +
                                 (double)t->chunks * 460.0 + (double)c->own_runs * 2865.0 + store * waited_for,
                             (double)t->chunks * fill_cost(c, t->jobs, t->held),
                             store + (double)(t->chunks * t->units * DEPTH * 4) / 23.4 + weights / 48.0};
@@ -233,36 +248,53 @@ typedef struct candidate {
 
 typedef void (*visitor)(const candidate *c, void *state);
 
+/* Sums of math fp32: those of a slot that take the least time for a stage's products, filled up ones included. */
+static void choose_summed_slot(const cj_problem *p, cj_tensor_config *c) {
+    cj_tensor_config best = *c;
+    double least = -1.0;
+    for (c->sum_products = MOST_SUM; c->sum_products >= 1; --c->sum_products) {
+        for (int32_t sums = 1; sums <= MOST_SLOT_SUMS && sums * c->sum_products <= MOST_SUMMED_SLOT; ++sums) {
+            c->slot_products = sums * c->sum_products;
+            const tile t = tile_of(p, c);
+            const double slots = (double)(t.products / c->slot_products);
+            const double cost = slots * (slot_cost(c) + slot_gaps(c, compensation(c, &t)));
+            const bool single = t.chunks * t.products == c->sum_products;
+            if ((!single || c->sum_products == 1) && (least < 0.0 || cost < least)) {
+                least = cost;
+                best = *c;
+            }
+        }
+    }
+    *c = best;
+}
+
 /* Of the counts up to the most allowed the one that leaves the fewest products of a stage to be filled up; of equals
  * the largest. A single sum would have its whole loss in the result, so there are at least two. */
 static void choose_sum(const cj_problem *p, cj_tensor_config *c) {
-    c->slot_products = c->lanes = c->job_items = 1;
+    c->slot_products = c->sum_products = c->lanes = c->job_items = 1;
+    if (c->products == 4) {
+        choose_summed_slot(p, c);
+        return;
+    }
     const int64_t chunks = tile_of(p, c).chunks, products = (slices_of(p, c) + 1) / 2;
-    const bool many = chunks * products / MOST_LONG_SUM > MOST_PLAIN_SUMS;
-    int64_t most = c->products == 1 ? MOST_SLOT : c->products == 3 ? MOST_BLOCK_SUM : many ? MOST_LONG_SUM : MOST_SUM;
+    int64_t most = cj_least(c->products == 1 ? MOST_SLOT : MOST_BLOCK_SUM, products);
     if (c->products > 1 && chunks == 1) {
         most = cj_least(most, cj_divide_up(products, 2));
     }
-    most = cj_least(most, products);
     c->sum_products = (int32_t)most;
     for (int32_t count = (int32_t)most - 1; count > most / 2; --count) {
         if (cj_round_up(products, count) < cj_round_up(products, c->sum_products)) {
             c->sum_products = count;
         }
     }
-    const int64_t sums = cj_divide_up(products, c->sum_products);
-    int32_t slot_sums = c->products == 4 ? MOST_SLOT_SUMS : 1;
-    while (sums % slot_sums != 0) {
-        --slot_sums;
-    }
-    c->slot_products = slot_sums * c->sum_products;
+    c->slot_products = c->sum_products;
 }
 
 /* Registers of a consumer's thread: its sums and totals, and what they are worked on with. */
 static int32_t consumer_registers(const cj_problem *p, const cj_tensor_config *c) {
     const tile t = tile_of(p, c);
     const int32_t sums = c->columns / 2 * c->own_runs * (c->products == 1 ? 1 : 2);
-    return (int32_t)cj_most(cj_round_up(sums + (compensated(c, &t) ? 64 : 44), 8), 128);
+    return (int32_t)cj_most(cj_round_up(sums + (compensation(c, &t) != PLAIN ? 64 : 44), 8), 128);
 }
 
 /* ... and of a filling thread: what the consumers and the warps beside it leave. */
@@ -520,7 +552,7 @@ static int64_t lag_of(const cj_tensor_config *c, const tile *t) {
 /* Measured on a model of the tensor core: kernels.md, "accuracy of tensor". What suits data of one sign enlarges the
  * results of others, so math fp32 takes half of it where that is enough. */
 static int32_t loss_of(const cj_tensor_config *c) {
-    const bool half = c->products == 4 && c->sum_products <= MOST_SUM;
+    const bool half = c->products == 4 && c->sum_products < MOST_SUM;
     return half ? c->sum_products >= 3 : c->sum_products / 2;
 }
 
@@ -577,7 +609,7 @@ static void constants(const cj_problem *problem, const cj_plan *plan, cj_text *o
     cj_stamp_int(out, "CJ_SLOT_PRODUCTS", c->slot_products, "products whose weights a slot holds");
     cj_stamp_int(out, "CJ_SUM_PRODUCTS", c->sum_products, "products of one sum");
     cj_stamp_int(out, "CJ_LOSS", loss_of(c), "what a sum loses of itself on average, in 2^-23rds");
-    cj_stamp_int(out, "CJ_COMPENSATED", compensated(c, &t), "the total is compensated");
+    cj_stamp_int(out, "CJ_COMPENSATED", compensation(c, &t), "what is rounded off the total is kept");
     cj_stamp_int(out, "CJ_OUT_BUFFERS", c->out_buffers, "of eight channels' outputs, for each warp");
     cj_stamp_int(out, "CJ_FILL_GROUPS", c->fill_groups, "groups of filling warps");
     cj_stamp_int(out, "CJ_LANES", c->lanes, "threads that fill a piece of a row");

@@ -10,10 +10,16 @@ __device__ __forceinline__ void clear(sums &sum) {
     }
 }
 
+__device__ __forceinline__ void multiply(float (&sum)[OWN], float factor) {
+#pragma unroll
+    for (int i = 0; i < OWN; ++i) {
+        sum[i] *= factor;
+    }
+}
 __device__ __forceinline__ void multiply(sums &sum, float factor) {
 #pragma unroll
-    for (int i = 0; i < CJ_OWN_RUNS * OWN; ++i) {
-        sum[i / OWN][i % OWN] *= factor;
+    for (int run = 0; run < CJ_OWN_RUNS; ++run) {
+        multiply(sum[run], factor);
     }
 }
 
@@ -51,19 +57,22 @@ __device__ __forceinline__ void add_products(sums &sum, unsigned a, unsigned b, 
     }
 }
 
+/* What was rounded off the total begins the next sum: of the slot only, or always. */
+constexpr bool COMPENSATED = CJ_COMPENSATED > 0, CARRIED = CJ_COMPENSATED == 2;
+
 /* Is the total multiplied by the scale of the stage's input? Then it must be multiplied when that changes, but is added to
  * without. */
-constexpr bool SCALED = CJ_COMPENSATED || PARTS == 1;
+constexpr bool SCALED = COMPENSATED || PARTS == 1;
 
-/* Adds a closed sum, enlarged by what it has lost, to the total. If COMPENSATED, what is missing there stays in `sum`. */
-__device__ __forceinline__ void close_sum(sums &total, sums &sum, float down) {
+/* Adds a closed sum, enlarged by what it has lost, to the total. If `compensated`, what is missing there stays in `sum`. */
+__device__ __forceinline__ void close_sum(sums &total, sums &sum, float down, bool compensated) {
     const float restored = (SCALED ? 1.0F : down) * (1.0F + CJ_LOSS * 0x1p-23F);
 #pragma unroll
     for (int i = 0; i < CJ_OWN_RUNS * OWN; ++i) {
         float &to = total[i / OWN][i % OWN], &closed = sum[i / OWN][i % OWN];
         const float before = to;
         to = fmaf(closed, restored, before);
-        if (CJ_COMPENSATED) {
+        if (compensated) {
             closed = fmaf(closed, restored, before - to);
         }
     }
@@ -75,33 +84,35 @@ __device__ __forceinline__ void add_slot(sums &total, sums &sum, unsigned a, uns
         add_products<HI_HI, CJ_SLOT_PRODUCTS>(total, a, b, steps, true);
     }
     if (CJ_PRODUCTS == 4) {
-        if (CJ_COMPENSATED) {
+        if (CARRIED) {
             multiply(sum, LO * LO);
         }
-        add_products<LO_LO, CJ_SLOT_PRODUCTS>(sum, a, b, steps, CJ_COMPENSATED);
+        add_products<LO_LO, CJ_SLOT_PRODUCTS>(sum, a, b, steps, CARRIED);
         multiply(sum, 1.0F / LO);
         add_products<MIXED, CJ_SLOT_PRODUCTS>(sum, a, b, steps, true);
         multiply(sum, 1.0F / LO);
     }
 #pragma unroll
     for (int first = 0; first < CJ_SLOT_PRODUCTS && CJ_PRODUCTS > 1; first += CJ_SUM_PRODUCTS) {
-        const bool begun = CJ_COMPENSATED || (CJ_PRODUCTS == 4 && first == 0);
+        const bool begun = first == 0 ? CARRIED || CJ_PRODUCTS == 4 : COMPENSATED;
+        const bool last = first + CJ_SUM_PRODUCTS == CJ_SLOT_PRODUCTS;
         add_products<CJ_PRODUCTS == 4 ? HI_HI : MIXED | HI_HI, CJ_SUM_PRODUCTS>(sum, a + first * PRODUCT_WEIGHTS, b,
                                                                                steps + first, begun);
-        close_sum(total, sum, down);
+        close_sum(total, sum, down, last ? CARRIED : COMPENSATED);
     }
 }
 
-/* What a consumer knows of its tile's input beside the total: the largest 1 / s, and that of lossy stages only. */
+/* What a consumer knows of its tile's input beside the total: the largest 1 / s, and that of lossy stages only; and what the
+ * total is to be multiplied by, the weights' scale apart. */
 struct span {
-    float down, lossy;
+    float down, lossy, unit;
 };
 
-/* Adds up one tile; the total is left multiplied by the weights' scale. */
+/* Adds up one tile. */
 __device__ __forceinline__ span add_up(sums &total, const shared_memory &shared, turn<CJ_STAGES> &buffer,
                                        slot_turn &slot, int block, int run, bool warp_leader) {
     sums sum;
-    span seen = {0.0F, 0.0F};
+    span seen = {0.0F, 0.0F, 1.0F};
     float down = 1.0F; /* of the stage before */
     clear(total);
     clear(sum);
@@ -112,15 +123,15 @@ __device__ __forceinline__ span add_up(sums &total, const shared_memory &shared,
         seen.down = fmaxf(seen.down, scale.x), seen.lossy = fmaxf(seen.lossy, scale.y);
         const unsigned b =
             cj_descriptor(shared.buffers + buffer.index() * BUFFER + run_y(run) * PITCH + run_x(run), 0); /* of its first run */
-        if (scale.x != down) {
+        if (i > 0 && scale.x != down) {
             if (SCALED) {
                 multiply(total, down * inverse(scale.x));
             }
-            if (CJ_COMPENSATED) {
+            if (CARRIED) {
                 multiply(sum, down * inverse(scale.x));
             }
-            down = scale.x;
         }
+        down = scale.x;
 #pragma unroll 1
         for (int j = 0; j < STAGE_SLOTS; ++j) {
             const int index = RESIDENT ? i * STAGE_SLOTS + j : TIED ? buffer.index() * STAGE_SLOTS + j : slot.index();
@@ -138,8 +149,6 @@ __device__ __forceinline__ span add_up(sums &total, const shared_memory &shared,
         cj_barrier_arrive(&shared.empty[buffer.index()]); /* all lanes: each has read the scale */
         buffer.next();
     }
-    if (SCALED) {
-        multiply(total, down);
-    }
+    seen.unit = SCALED ? down : 1.0F;
     return seen;
 }

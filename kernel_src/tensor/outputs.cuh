@@ -58,16 +58,16 @@ __device__ __forceinline__ int rows_before(int first, int i) {
 }
 
 /* A piece of outputs: of a run, with all its phases along x, and along y if rows are joined. */
-struct piece {
+struct phased_piece {
     bool exists;
     int channel;
     output first;
     int count;
 };
 
-__device__ __forceinline__ piece make_piece_of(const product_row &row, const sizes &size, const tile &t, int run) {
+__device__ __forceinline__ phased_piece make_phased_piece(const product_row &row, const sizes &size, const tile &t, int run) {
     const long long z = t.z, y = t.y + run_y(run), x = t.x + run_x(run);
-    piece p;
+    phased_piece p;
     p.channel = row.channel;
     p.first = {z * CJ_PHASES_Z + phases_z[row.z], y * CJ_PHASES_Y + (ROWS_JOINED ? 0 : phases_y[row.y]), x * CJ_PHASES_X};
     p.exists = row.exists && is_there(p.first, size);
@@ -82,7 +82,7 @@ __device__ __forceinline__ long long offset_of(const output &o, const sizes &siz
     return (t.group * CJ_GROUP_OUT + channel) * channel_stride + (o.z * size.out_y + o.y) * size.out_x + o.x;
 }
 
-__device__ __forceinline__ float *address_of(const piece &p, const cj_forward_args &args, const sizes &size, const tile &t) {
+__device__ __forceinline__ float *address_of(const phased_piece &p, const cj_forward_args &args, const sizes &size, const tile &t) {
     return (float *)args.y + t.n * args.y_batch_stride + offset_of(p.first, size, t, p.channel, args.y_channel_stride);
 }
 
@@ -96,7 +96,7 @@ __device__ __noinline__ void replace_strange(float *out, const cj_forward_args &
         const float *w = (const float *)(channels_of(args) + CHANNELS) + row_index * CJ_GROUP_IN * TAPS;
         const float bias = channels_of(args)[t.group * K_BLOCKS * M + first_k + i].x;
         float *const staged =
-            out + i / ROWS_OF_PIECE * OUT_PITCH + bulk_shift(address_of(make_piece_of(row, size, t, run), args, size, t));
+            out + i / ROWS_OF_PIECE * OUT_PITCH + bulk_shift(address_of(make_phased_piece(row, size, t, run), args, size, t));
         for (int column = (int)threadIdx.x % 32; column < CJ_COLUMNS && row.exists; column += 32) {
             const long long y = t.y + run_y(run) + column / PITCH, x = t.x + run_x(run) + column % PITCH;
             const output o = {(long long)t.z * CJ_PHASES_Z + phases_z[row.z], y * CJ_PHASES_Y + phases_y[row.y],
@@ -138,46 +138,95 @@ __device__ __forceinline__ piece_of_row make_piece(const float *y, int count, bo
     return p;
 }
 
-/* Eight pieces, finished and each in a row of a buffer: 16 bytes of memory at a time by bulk copies, which take no
- * instructions and no time of the unit that loads and stores, and what is cut off at both ends one by one. Four threads see to
- * a piece, which goes to `to` if it exists, but one issues all copies, from values that are the same for the warp: threads that
- * issue one each take ten times as long. Without phases, piece i goes to y + i * step. */
-__device__ __forceinline__ void store_in_bulk(const float *out, const float *y, long long step, float *to, bool exists, int count,
-                                              bool first, int lane) {
-    const int column = lane % 4;
-    const piece_of_row p = make_piece(to, count, first);
-    const int begin = p.begin + p.head, middle = exists && p.middle > 0 ? p.middle : 0;
-    const unsigned piece = (unsigned)(begin & 4095) | (unsigned)middle << 12 | (unsigned)bulk_shift(to) << 24;
-    static_assert(OUT_PITCH < 4096, "piece holds two of its places");
-    cj_async_fence();
-    __syncwarp();
-    unsigned pieces[OUT_PIECES];
-    const float *targets[OUT_PIECES];
+/* A piece of a row in one number: its first float and how many there are, to copy in bulk, and bulk_shift. */
+struct bulk_piece {
+    unsigned bits;
+    __device__ __forceinline__ bulk_piece(unsigned given) : bits(given) {}
+    __device__ __forceinline__ unsigned start() const {
+        return bits & 4095;
+    }
+    __device__ __forceinline__ unsigned bytes() const {
+        return (bits >> 12 & 4095) * (unsigned)sizeof(float);
+    }
+    __device__ __forceinline__ unsigned place() const { /* in `out` */
+        return (bits >> 24) + start();
+    }
+};
+
+__device__ __forceinline__ bulk_piece bulk_piece_of(const float *y, const piece_of_row &p) {
+    static_assert(OUT_PITCH < 4096, "it holds two places of a row");
+    const unsigned length = p.middle > 0 ? (unsigned)p.middle : 0;
+    return (unsigned)((p.begin + p.head) & 4095) | length << 12 | (unsigned)bulk_shift(y) << 24;
+}
+
+/* Rows' pieces repeat after so many rows, for so do places in 16 bytes or, if runs overlap, in sectors. */
+constexpr int period_of(long long plane) {
+    int period = 1;
+    while (period < OUT_ROWS && plane * period % (CJ_OVERLAP > 0 ? 8 : 4) != 0) {
+        period *= 2;
+    }
+    return period;
+}
+constexpr int PERIOD = CJ_DYNAMIC ? OUT_ROWS : period_of((long long)CJ_OUT_Z * CJ_OUT_Y * CJ_OUT_X);
+
+/* One thread issues all copies of a warp, from values that are the same for the warp: threads that issue one each take ten
+ * times as long. Lane 4 * row has the row's piece. No branch but the election: behind others ptxas takes the warp for
+ * divergent. */
+__device__ __forceinline__ void copy_rows(const float *out, float *y, const cj_forward_args &args, bulk_piece own, int channels,
+                                          int count, bool first, int lane) {
+    unsigned pieces[PERIOD];
+    const unsigned before = __shfl_sync(0xffffffff, own.bits, lane % (PERIOD * 4));
+    const bool all_usual = __all_sync(0xffffffff, own.bits == before && own.bytes() > 0);
 #pragma unroll
-    for (int row = 0; row < OUT_PIECES; ++row) {
-        pieces[row] = __shfl_sync(0xffffffff, piece, row * 4);
-        targets[row] = PHASED ? (const float *)__shfl_sync(0xffffffff, (unsigned long long)to, row * 4) : y + row * step;
+    for (int i = 0; i < PERIOD; ++i) {
+        pieces[i] = __shfl_sync(0xffffffff, own.bits, i * 4);
     }
     if (cj_elect()) {
+        if (all_usual) {
 #pragma unroll
-        for (int row = 0; row < OUT_PIECES; ++row) {
-            const unsigned start = pieces[row] & 4095, length = pieces[row] >> 12 & 4095, shift = pieces[row] >> 24;
-            if (length > 0) {
-                cj_bulk_store((float *)targets[row] + start, out + row * OUT_PITCH + shift + start,
-                              length * (unsigned)sizeof(float));
+            for (int row = 0; row < OUT_ROWS; ++row) {
+                const bulk_piece piece(pieces[row % PERIOD]);
+                cj_bulk_store(y + row * args.y_channel_stride + piece.start(), out + row * OUT_PITCH + piece.place(),
+                              piece.bytes());
+            }
+        } else {
+#pragma unroll 1
+            for (int row = 0; row < channels; ++row, y += args.y_channel_stride, out += OUT_PITCH) {
+                const bulk_piece piece = bulk_piece_of(y, make_piece(y, count, first));
+                if (piece.bytes() > 0) {
+                    cj_bulk_store(y + piece.start(), out + piece.place(), piece.bytes());
+                }
             }
         }
     }
+}
+
+/* What bulk copies leave at both ends of a piece, by four threads. */
+__device__ __forceinline__ void store_ends(float *to, const float *from, const piece_of_row &p, int thread) {
+    if (thread < p.head) {
+        to[p.begin + thread] = from[p.begin + thread];
+    }
+    const int tail = p.begin + p.head + p.middle + thread;
+    if (tail < p.begin + p.count) {
+        to[tail] = from[tail];
+    }
+}
+
+/* A warp's outputs, finished and each channel's in a row: 16 bytes of memory at a time by bulk copies, which take no
+ * instructions and no time of the unit that loads and stores, and what is cut off at both ends one by one. Four threads see to
+ * a row. */
+__device__ __forceinline__ void store_in_bulk(const float *out, float *y, const cj_forward_args &args, int channels, int count,
+                                              bool first, int lane) {
+    const int own_row = lane / 4, column = lane % 4;
+    float *const to = y + own_row * args.y_channel_stride;
+    const piece_of_row p = make_piece(to, count, first);
+    cj_async_fence();
+    __syncwarp();
+    copy_rows(out, y, args, own_row < channels ? bulk_piece_of(to, p) : bulk_piece(0), channels < OUT_ROWS ? channels : OUT_ROWS,
+              count, first, lane);
     cj_bulk_store_commit();
-    const float *const staged = out + lane / 4 * OUT_PITCH + bulk_shift(to);
-    if (exists) {
-        if (column < p.head) {
-            to[p.begin + column] = staged[p.begin + column];
-        }
-        const int tail = begin + p.middle + column;
-        if (tail < p.begin + p.count) {
-            to[tail] = staged[tail];
-        }
+    if (own_row < channels) {
+        store_ends(to, out + own_row * OUT_PITCH + bulk_shift(to), p, column);
     }
 }
 
@@ -231,12 +280,51 @@ __device__ __forceinline__ void store_own(float *to, float value, float nothing,
     }
 }
 
+/* Can neighbouring outputs of a thread be stored together, where their rows begin at whole 8 bytes? In math tf32 that is
+ * slower, why is not known. */
+constexpr bool PAIRED = PARTS == 2 && (CJ_RUN_ROWS == 1 || (PITCH % 2 == 0 && RUN_X % 2 == 0));
+
+/* A thread's outputs of half its channels to its row of `out`. */
+__device__ __forceinline__ void write_outputs(float *own, const float (&total)[OWN], int half, int lane) {
+    const bool paired = !IN_BULK || (PAIRED && !__any_sync(0xffffffff, (int)((unsigned long long)own / sizeof(float) % 2)));
+    if (paired) {
+#pragma unroll
+        for (int j = 0; j < CJ_COLUMNS / 8; ++j) {
+            const int passed = IN_BULK ? rows_before(j * 8, lane % 4 * 2) * (PITCH - RUN_X) : 0;
+            if (!IN_BULK || outputs_of_eight(j * 8) == 8 || is_output(j * 8 + lane % 4 * 2)) {
+                *(float2 *)&own[j * 8 - passed] = make_float2(total[j * 4 + half * 2], total[j * 4 + half * 2 + 1]);
+            }
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < CJ_COLUMNS / 4; ++i) {
+            const int first = i / 2 * 8, column = first + lane % 4 * 2 + i % 2, outputs = outputs_of_eight(first);
+            if (outputs == 8 || (outputs > 0 && is_output(column))) {
+                own[first + i % 2 - rows_before(first, lane % 4 * 2 + i % 2) * (PITCH - RUN_X)] =
+                    total[i / 2 * 4 + half * 2 + i % 2];
+            }
+        }
+    }
+}
+
+/* ... to its piece, with those of the phases behind it that no tap reaches, which are `nothing`. */
+__device__ __forceinline__ void write_phases(float *piece, const float (&total)[OWN], int half, const product_row &row,
+                                             float nothing, int lane) {
+    const own_phases phases = make_own_phases(row);
+#pragma unroll
+    for (int i = 0; i < CJ_COLUMNS / 4; ++i) {
+        const int first = i / 2 * 8, column = first + lane % 4 * 2 + i % 2, outputs = outputs_of_eight(first);
+        if (outputs == 8 || (outputs > 0 && is_output(column))) {
+            const int y = rows_before(first, lane % 4 * 2 + i % 2), x = column - y * PITCH;
+            store_own(piece + y * CJ_PHASES_Y * OUT_WIDTH + x * CJ_PHASES_X, total[i / 2 * 4 + half * 2 + i % 2], nothing, phases, x);
+        }
+    }
+}
+
 /* A warp's outputs of half its rows of products, as they are finished, to shared memory, where a thread's piece is. True if any
  * must be computed anew: it is NaN or Inf there, and not activated. */
-__device__ __forceinline__ bool stage_outputs(float *staged, const product_row &row, float (&total)[OWN], int half,
-                                              float factor, float threshold, float bias, int lane) {
-    float *const own = staged + lane % 4 * 2 * CJ_PHASES_X;
-    const own_phases phases = make_own_phases(row);
+__device__ __forceinline__ bool stage_outputs(float *piece, const product_row &row, float (&total)[OWN], int half, float factor,
+                                              float threshold, float bias, int lane) {
     if (__any_sync(0xffffffff, threshold > 0.0F)) {
 #pragma unroll
         for (int i = 0; i < OWN; ++i) {
@@ -244,34 +332,49 @@ __device__ __forceinline__ bool stage_outputs(float *staged, const product_row &
             sum = i % 4 / 2 == half && fabsf(sum) < threshold ? __uint_as_float(0x7fffffff) : sum;
         }
     }
-    float strange[2] = {0.0F, 0.0F}; /* NaN once any value was not finite */
+    float strange = 0.0F; /* NaN or Inf once any value was, or if a product of neighbours is too large */
 #pragma unroll
     for (int j = 0; j < CJ_COLUMNS / 8; ++j) {
-        const int outputs = outputs_of_eight(j * 8);
-        float v[2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            v[i] = fmaf(total[j * 4 + half * 2 + i], factor, bias);
-            if (outputs == 8 || (outputs > 0 && is_output(j * 8 + lane % 4 * 2 + i))) {
-                strange[i] = fmaf(v[i], 0.0F, strange[i]);
-                const float finished =
-                    !IN_BULK || CJ_ACTIVATION == 0 || !(v[i] - v[i] == 0.0F) ? v[i] : cj_finish(v[i], 0.0F);
-                const int rows = rows_before(j * 8, lane % 4 * 2 + i);
-                if (PHASED) {
-                    const int column = j * 8 + lane % 4 * 2 + i - rows * PITCH;
-                    store_own(own + (j * 8 + i) * CJ_PHASES_X + rows * (CJ_PHASES_Y * OUT_WIDTH - PITCH * CJ_PHASES_X), finished,
-                              IN_BULK ? cj_finish(bias, 0.0F) : bias, phases, column);
-                } else if (IN_BULK) {
-                    own[j * 8 + i - rows * (PITCH - RUN_X)] = finished;
-                }
-            }
+        float *const v = &total[j * 4 + half * 2];
+        const int outputs = outputs_of_eight(j * 8), column = j * 8 + lane % 4 * 2;
+        v[0] = fmaf(v[0], factor, bias), v[1] = fmaf(v[1], factor, bias);
+        if (outputs == 8) {
+            strange = fmaf(v[0], v[1], strange);
+        } else if (outputs > 0) { /* no branches, or ptxas takes the warp for divergent from here on */
+            strange = is_output(column) ? fmaf(v[0], 0.0F, strange) : strange;
+            strange = is_output(column + 1) ? fmaf(v[1], 0.0F, strange) : strange;
         }
-        if (!PHASED && !IN_BULK) {
-            *(float2 *)&own[j * 8] = make_float2(v[0], v[1]);
+#pragma unroll
+        for (int i = 0; i < 2 && IN_BULK && CJ_ACTIVATION != 0; ++i) {
+            v[i] = !(v[i] - v[i] == 0.0F) ? v[i] : cj_finish(v[i], 0.0F);
         }
     }
-    const float both = strange[0] + strange[1];
-    return __any_sync(0xffffffff, both != both);
+    if (PHASED) {
+        write_phases(piece, total, half, row, IN_BULK ? cj_finish(bias, 0.0F) : bias, lane);
+    } else {
+        write_outputs(piece + lane % 4 * 2, total, half, lane);
+    }
+    return __any_sync(0xffffffff, !(strange - strange == 0.0F));
+}
+
+/* Can the unit of a total be part of the factor of its outputs, and the threshold be divided by it, without a loss of bits? */
+__device__ __forceinline__ bool is_mild(float unit, float scale_a, float scale_b) {
+    return unit >= 0x1p-50F && unit <= 0x1p50F && fminf(scale_a, scale_b) >= 0x1p-60F && fmaxf(scale_a, scale_b) <= 0x1p60F;
+}
+
+/* A warp's `count` equal outputs, whole sectors where it can. */
+__device__ __forceinline__ void store_equal(float *to, float value, int count, int lane) {
+    const unsigned bits = __float_as_uint(value);
+    const int head = min(to_sector(to), count), end = head + (count - head) / 4 * 4;
+    if (lane < head) {
+        to[lane] = value;
+    }
+    for (int i = head + lane * 4; i < end; i += 128) {
+        cj_store16(to + i, make_uint4(bits, bits, bits, bits));
+    }
+    if (end + lane < count) {
+        to[end + lane] = value;
+    }
 }
 
 /* Staged pieces to memory, and with them the phases along z, and y if rows are not joined, that no tap reaches. */
@@ -279,15 +382,28 @@ __device__ __forceinline__ void store_phases(const float *out, const cj_forward_
                                              int first_k, int run, int lane) {
     constexpr bool ALL_REACHED = CJ_ACTIVE_Z * (ROWS_JOINED ? 1 : CJ_ACTIVE_Y) == CJ_PHASES_Z * (ROWS_JOINED ? 1 : CJ_PHASES_Y);
     if (IN_BULK) {
-        const int i = min(lane / 4, OUT_PIECES - 1);
-        const piece p = make_piece_of(row_of(first_k + i * ROWS_OF_PIECE), size, t, run);
-        store_in_bulk(out, nullptr, 0, address_of(p, args, size, t), p.exists && lane / 4 < OUT_PIECES, p.count, p.first.x == 0,
-                      lane);
+        const phased_piece own = make_phased_piece(row_of(first_k + min(lane / 4, OUT_PIECES - 1) * ROWS_OF_PIECE), size, t, run);
+        float *const to = address_of(own, args, size, t);
+        const piece_of_row p = make_piece(to, own.exists ? own.count : 0, own.first.x == 0);
+        cj_async_fence();
+        __syncwarp();
+#pragma unroll 1
+        for (int i = 0; i < OUT_PIECES; ++i) {
+            const bulk_piece bulk = __shfl_sync(0xffffffff, bulk_piece_of(to, p).bits, i * 4);
+            float *const target = (float *)__shfl_sync(0xffffffff, (unsigned long long)to, i * 4);
+            if (bulk.bytes() > 0 && cj_elect()) {
+                cj_bulk_store(target + bulk.start(), out + i * OUT_PITCH + bulk.place(), bulk.bytes());
+            }
+        }
+        cj_bulk_store_commit();
+        if (lane / 4 < OUT_PIECES) {
+            store_ends(to, out + lane / 4 * OUT_PITCH + bulk_shift(to), p, lane % 4);
+        }
     }
 #pragma unroll 1
     for (int i = 0; i < OUT_PIECES && !(IN_BULK && ALL_REACHED); ++i) {
         const product_row row = row_of(first_k + i * ROWS_OF_PIECE);
-        const piece p = make_piece_of(row, size, t, run);
+        const phased_piece p = make_phased_piece(row, size, t, run);
         const float bias = channels_of(args)[t.group * K_BLOCKS * M + first_k + i * ROWS_OF_PIECE].x;
         for (int z = begin_of(phases_z, row.z); z < phases_z[row.z + 1] && row.exists; ++z) {
             const int begin_y = ROWS_JOINED ? 0 : begin_of(phases_y, row.y), end_y = ROWS_JOINED ? 1 : phases_y[row.y + 1];
@@ -298,7 +414,11 @@ __device__ __forceinline__ void store_phases(const float *out, const cj_forward_
                     (float *)args.y + t.n * args.y_batch_stride + offset_of(o, size, t, row.channel, args.y_channel_stride);
                 const float *const residual =
                     (const float *)args.z + t.n * args.z_batch_stride + offset_of(o, size, t, row.channel, args.z_channel_stride);
-                for (int j = lane; j < p.count && is_there(o, size) && !(IN_BULK && reached); j += 32) {
+                const int count = is_there(o, size) ? p.count : 0;
+                if (IN_BULK && !reached) {
+                    store_equal(to, cj_finish(bias, 0.0F), count, lane);
+                }
+                for (int j = lane; j < count && !IN_BULK; j += 32) {
                     to[j] = cj_finish(reached ? out[i * OUT_PITCH + j] : bias, CJ_HAS_Z ? residual[j] : 0.0F);
                 }
             }
@@ -320,6 +440,11 @@ __device__ __forceinline__ void store(float (&total)[OWN], const span &seen, con
     const float4 *const channel_0 =
         (CHANNELS_SHARED ? shared.channels : channels_of(args)) + t.group * K_BLOCKS * M + warp_k + row;
     const float4 channel_of_half[2] = {channel_0[0], channel_0[OUT_ROWS]};
+    float unit = seen.unit;
+    if (SCALED && !__all_sync(0xffffffff, is_mild(unit, channel_of_half[0].y, channel_of_half[1].y))) {
+        multiply(total, unit);
+        unit = 1.0F;
+    }
     const int count = ROWS_JOINED && columns > 0 ? rows * RUN_X : columns; /* not positive past the end */
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -330,11 +455,12 @@ __device__ __forceinline__ void store(float (&total)[OWN], const span &seen, con
         const float *z = (const float *)args.z + t.n * args.z_batch_stride + first * args.z_channel_stride + o;
         float *const out = shared.out + (warp * CJ_OUT_BUFFERS + (run % CJ_OWN_RUNS * 2 + half) % CJ_OUT_BUFFERS) * OUT_BUFFER;
         const product_row own = row_of(first_k + row);
-        const float *const to = PHASED ? address_of(make_piece_of(own, size, t, run), args, size, t) : y + row * args.y_channel_stride;
+        const float *const to = PHASED ? address_of(make_phased_piece(own, size, t, run), args, size, t) : y + row * args.y_channel_stride;
         cj_bulk_store_wait<CJ_OUT_BUFFERS - 1>(); /* for what lies there */
         __syncwarp();
         const bool strange = stage_outputs(out + row / ROWS_OF_PIECE * OUT_PITCH + bulk_shift(to), own, total, half,
-                                           CJ_ALPHA * channel.y, threshold_of(seen, channel), channel.x, lane);
+                                           CJ_ALPHA * (channel.y * unit), threshold_of(seen, channel) * inverse(unit), channel.x,
+                                           lane);
         __syncwarp();
         if (strange) {
             replace_strange(out, args, index, first_k, run);
@@ -346,8 +472,7 @@ __device__ __forceinline__ void store(float (&total)[OWN], const span &seen, con
             if (PHASED) {
                 store_phases(out, args, size, t, first_k, run, lane);
             } else if (IN_BULK) {
-                store_in_bulk(out, y, args.y_channel_stride, y + row * args.y_channel_stride, rows > 0 && row < channels, count,
-                              o_x == 0, lane);
+                store_in_bulk(out, y, args, rows > 0 ? channels : 0, count, o_x == 0, lane);
             } else if (k < channels) {
                 store_pieces(out + k * OUT_PITCH, y, z, size, rows, columns, lane);
             }
