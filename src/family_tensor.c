@@ -484,7 +484,7 @@ static const char *refuses(const cj_problem *problem, const cj_target *target) {
     CJ_REFUSE_IF(refusal, refusal)
     const cj_view view = cj_view_of(problem);
     const cj_problem *const p = &view.grid;
-    CJ_REFUSE_IF(p->group_out < 16, "fewer than 16 output channels a group")
+    CJ_REFUSE_IF(p->group_out < 16, "fewer than 16 output channels a group, and too few outputs to make channels of")
     CJ_REFUSE_IF(p->kernel[CJ_X] > 32, "kernel wider than 32")
     CJ_REFUSE_IF(p->kernel[CJ_Z] > 32, "kernel deeper than 32")
     for (int d = 0; d < CJ_DIMS; ++d) {
