@@ -42,8 +42,9 @@
  * CJ_CLOSE_AFTER            most products of a part                                                      36
  * CJ_RUN                    a tile's elements lie in memory as pieces of rows (1), as whole rows (2), or as whole
  *                           slices and planes (3); channels first only                                   2
- * CJ_SHARED_BYTES           shared memory: the larger of a tile's input and its outputs; channels first
- *                           only                                                                         34832
+ * CJ_TILE_BYTES             shared memory for the larger of a tile's input and its outputs; channels
+ *                           first only                                                                   34832
+ * CJ_STAGE_WEIGHTS          1 = weights pass through shared memory too; channels first only              1
  * and those of epilogue.cuh */
 
 /* Derived constants. */
@@ -66,12 +67,17 @@ constexpr bool CLOSES = TAPS > CJ_CLOSE_AFTER;
 
 /* Which input positions may lie in the padding, of outputs that exist. */
 constexpr bool PADDED_Z = CJ_PAD_Z > 0 || (CJ_OUT_Z - 1) * CJ_STRIDE_Z + (CJ_KERNEL_Z - 1) * CJ_DILATION_Z >= CJ_IN_Z;
-constexpr bool PADDED_Y = CJ_PAD_Y > 0 || (TILES_Y * TILE_Y - 1) * CJ_STRIDE_Y + (CJ_KERNEL_Y - 1) * CJ_DILATION_Y >= CJ_IN_Y;
+constexpr int LAST_Y = (CJ_OUT_Y - 1) / CJ_ROWS * CJ_ROWS * CJ_STRIDE_Y - CJ_PAD_Y; /* the last thread's first input row */
 constexpr int LAST_X = (CJ_OUT_X - 1) / CJ_COLUMNS * CJ_COLUMNS * CJ_STRIDE_X - CJ_PAD_X +
                        (CJ_KERNEL_X - CJ_ROW_TAPS) * CJ_DILATION_X; /* where a thread's last window begins */
 
-__device__ __forceinline__ constexpr bool padded_x(int e) {
-    return e < CJ_PAD_X || LAST_X + e >= CJ_IN_X;
+/* Are y + i and x + e inside the input? Each end is looked at only for those i and e that may be beyond it. */
+__device__ __forceinline__ bool exists_y(int y, int i) {
+    return (i >= CJ_PAD_Y || y >= -i) && (LAST_Y + i < CJ_IN_Y || y < CJ_IN_Y - i);
+}
+
+__device__ __forceinline__ bool exists_x(int x, int e) {
+    return (e >= CJ_PAD_X || x >= -e) && (LAST_X + e < CJ_IN_X || x < CJ_IN_X - e);
 }
 
 typedef cj_memory<CJ_DATA_TYPE> data;
@@ -153,10 +159,11 @@ __device__ __forceinline__ void close_rows(sums &s, int jz, int i) {
  * to a multiple of 4; then bias[channels], channels filled up to a multiple of CHANNELS. All float32, filled up with zeros. */
 constexpr int TAP_ROWS = TAPS / CJ_ROW_TAPS, TAP_PITCH = (CJ_ROW_TAPS * CHANNELS + 3) / 4 * 4;
 constexpr long long CHANNEL_GROUPS = (OUT_CHANNELS + CHANNELS - 1) / CHANNELS;
-constexpr long long PACKED_WEIGHTS = CHANNEL_GROUPS * TAP_ROWS * TAP_PITCH;
+constexpr long long GROUP_PITCH = (long long)TAP_ROWS * TAP_PITCH;
+constexpr long long PACKED_WEIGHTS = CHANNEL_GROUPS * GROUP_PITCH;
 constexpr int UNROLL_Z = CJ_HOLD_WEIGHTS ? CJ_KERNEL_Z : 1;
 
-/* Of a thread's channels. */
+/* Of a thread's channels, which lie in memory or in shared memory. */
 struct weights {
     const float *packed;
     float held[CJ_HOLD_WEIGHTS ? TAP_ROWS : 1][TAP_PITCH];
@@ -168,8 +175,7 @@ struct weights {
             to[i] = four.x, to[i + 1] = four.y, to[i + 2] = four.z, to[i + 3] = four.w;
         }
     }
-    __device__ __forceinline__ weights(const cj_forward_args &args, int k)
-        : packed((const float *)args.packed + (long long)(k / CHANNELS) * (TAP_ROWS * TAP_PITCH)) {
+    __device__ __forceinline__ explicit weights(const float *from) : packed(from) {
         if (CJ_HOLD_WEIGHTS) {
 #pragma unroll
             for (int row = 0; row < TAP_ROWS; ++row) {
@@ -197,7 +203,7 @@ __device__ __forceinline__ void add_row(sums &s, const input_row &row, const wei
     bool exists[WINDOW];
 #pragma unroll
     for (int e = 0; e < WINDOW; ++e) {
-        exists[e] = !padded_x(e) || (x + e >= 0 && x + e < CJ_IN_X);
+        exists[e] = exists_x(x, e);
         if (exists[e]) {
             row.load(x + e, in[e]);
         }
@@ -240,7 +246,7 @@ __device__ __forceinline__ void add_taps(sums &s, const input_rows &input, const
         }
 #pragma unroll UNROLL_Y
         for (int i = 0; i < SPAN_Y; i += STEP_Y) {
-            if (!PADDED_Y || (y + i >= 0 && y + i < CJ_IN_Y)) {
+            if (exists_y(y, i)) {
                 const auto row = input.row(in_z, y + i);
 #pragma unroll 1
                 for (int jx = 0; jx < X_GROUPS; ++jx) {
@@ -252,6 +258,11 @@ __device__ __forceinline__ void add_taps(sums &s, const input_rows &input, const
             }
         }
     }
+}
+
+/* Those of channel k, and of the CHANNELS - 1 after it. */
+__device__ __forceinline__ const float *weights_of(const cj_forward_args &args, int k) {
+    return (const float *)args.packed + (long long)(k / CHANNELS) * GROUP_PITCH;
 }
 
 __device__ __forceinline__ float bias_of(const cj_forward_args &args, long long k) {

@@ -13,21 +13,23 @@
 enum {
     MOST_SHARED = 48 * 1024, /* what every GPU gives a block unasked */
     MOST_THREADS = 256,
-    MOST_SUMS = 64,           /* of a thread */
-    MOST_WINDOW = 48,         /* input columns of a thread in registers */
-    MOST_ROW_TAPS = 32,       /* taps along x unrolled */
-    MOST_UNROLLED_ROWS = 64,  /* input rows unrolled, */
-    MOST_UNROLLED_TAPS = 128, /* their taps */
-    MOST_UNROLLED_LAST = 25,  /* (where channels come last: with more, ptxas spills) */
-    MOST_UNROLLED = 1800,     /* and multiply-adds: keeps the compile short */
-    CLOSE_AFTER = 36,         /* products in one open sum: see "Accuracy" in the kernel */
-    MOST_SIZE = 1 << 28,      /* of a padded axis, so that positions fit 32 bits */
-    MOST_REACH = 1 << 29,     /* of a tile's input along an axis, likewise */
-    MOST_PLANE = 1 << 30,     /* elements of a channel, likewise */
-    MOST_HELD = 36,           /* weights in registers */
-    LAST_CHANNELS = 4,        /* of a thread where channels come last */
-    REGISTERS = 64 * 1024,    /* of a multiprocessor, */
-    SHARED = 227 * 1024,      /* and its shared memory, of an H200 */
+    MOST_SUMS = 64,            /* of a thread */
+    MOST_WINDOW = 48,          /* input columns of a thread in registers */
+    MOST_ROW_TAPS = 32,        /* taps along x unrolled */
+    MOST_UNROLLED_ROWS = 64,   /* input rows unrolled, */
+    MOST_UNROLLED_TAPS = 128,  /* their taps */
+    MOST_UNROLLED_LAST = 25,   /* (where channels come last: with more, ptxas spills) */
+    MOST_PRODUCTS = 1100,      /* and multiply-adds: more outgrow the instruction caches, and compile long */
+    MOST_PRODUCTS_LAST = 1800, /* (where channels come last: it was not tried with fewer) */
+    CLOSE_AFTER = 36,          /* products in one open sum: see "Accuracy" in the kernel */
+    MOST_SIZE = 1 << 28,       /* of a padded axis, so that positions fit 32 bits */
+    MOST_REACH = 1 << 29,      /* of a tile's input along an axis, likewise */
+    MOST_PLANE = 1 << 30,      /* elements of a channel, likewise */
+    MOST_HELD = 36,            /* weights in registers */
+    LAST_CHANNELS = 4,         /* of a thread where channels come last */
+    REGISTERS = 64 * 1024,     /* of a multiprocessor, */
+    SHARED = 227 * 1024,       /* and its shared memory, of an H200 */
+    MOST_STAGED = 8 * 1024,    /* bytes of weights that pass through shared memory */
 };
 
 static int64_t element_bytes(const cj_problem *p) {
@@ -41,8 +43,9 @@ typedef struct tile {
     int64_t in[CJ_DIMS];                                /* and those inside the input, at most */
     int64_t k, planes;                                  /* channels of output and input */
     int64_t in_runs, in_vectors, out_runs, out_vectors; /* runs, and vectors that one may touch */
-    int64_t lanes, shared_bytes;
-    int64_t window; /* input columns under a thread and the taps that it takes together */
+    int64_t lanes;
+    int64_t tile_bytes, weight_bytes; /* in shared memory; no weights if they are not staged */
+    int64_t window;                   /* input columns under a thread and the taps that it takes together */
 } tile;
 
 /* Runs of `planes` boxes of z, y, x elements, and how many vectors a run may touch. */
@@ -52,6 +55,19 @@ static void runs_of(const cj_depthwise_config *c, int64_t planes, const int64_t 
     const int64_t size = c->run == 3 ? all : c->run == 2 ? box[CJ_Y] * box[CJ_X] : box[CJ_X];
     *runs = all / size;
     *vectors = (size + 2 * vector - 2) / vector;
+}
+
+static int64_t taps_of(const cj_problem *p) {
+    return p->kernel[CJ_Z] * p->kernel[CJ_Y] * p->kernel[CJ_X];
+}
+
+static int64_t channels_of(const cj_problem *p) {
+    return p->channels_last ? LAST_CHANNELS : 1;
+}
+
+/* Floats of the weights of a thread's channels: "Packed weights" in the kernel. */
+static int64_t group_pitch(const cj_problem *p, const cj_depthwise_config *c) {
+    return taps_of(p) / c->row_taps * cj_round_up(c->row_taps * channels_of(p), 4);
 }
 
 static tile tile_of(const cj_problem *p, const cj_depthwise_config *c) {
@@ -69,9 +85,12 @@ static tile tile_of(const cj_problem *p, const cj_depthwise_config *c) {
     }
     runs_of(c, t.planes, t.in, vector, &t.in_runs, &t.in_vectors);
     runs_of(c, t.k, out, vector, &t.out_runs, &t.out_vectors);
-    t.shared_bytes = p->channels_last ? 0
-                                      : cj_most(t.in_runs * t.in_vectors * 16,
-                                                t.out_runs * t.out_vectors * vector * (int64_t)sizeof(float));
+    t.tile_bytes = p->channels_last ? 0
+                                    : cj_most(t.in_runs * t.in_vectors * 16,
+                                              t.out_runs * t.out_vectors * vector * (int64_t)sizeof(float));
+    const int64_t weight_bytes = t.k * group_pitch(p, c) * (int64_t)sizeof(float);
+    const bool fits = weight_bytes <= MOST_STAGED && t.tile_bytes + weight_bytes <= MOST_SHARED;
+    t.weight_bytes = !p->channels_last && fits ? weight_bytes : 0;
     t.window = (c->columns - 1) * p->stride[CJ_X] + (c->row_taps - 1) * p->dilation[CJ_X] + 1;
     return t;
 }
@@ -101,7 +120,7 @@ static const char *refuses(const cj_problem *p, const cj_target *target) {
                      "more than 1073741824 inputs, outputs or taps of a channel")
     }
     const cj_depthwise_config c = smallest();
-    CJ_REFUSE_IF(tile_of(p, &c).shared_bytes > MOST_SHARED, "more than 49152 bytes of input under one output")
+    CJ_REFUSE_IF(tile_of(p, &c).tile_bytes > MOST_SHARED, "more than 49152 bytes of input under one output")
     return NULL;
 }
 
@@ -136,26 +155,26 @@ static int bank_cycles(const cj_problem *p, const cj_depthwise_config *c, const 
     return worst;
 }
 
-static int64_t taps_of(const cj_problem *p) {
-    return p->kernel[CJ_Z] * p->kernel[CJ_Y] * p->kernel[CJ_X];
-}
-
-static int64_t channels_of(const cj_problem *p) {
-    return p->channels_last ? LAST_CHANNELS : 1;
-}
-
 /* Input rows under a thread that it looks at: with one output row, only those of its taps. */
 static int64_t rows_under(const cj_problem *p, const cj_depthwise_config *c) {
     return c->rows == 1 ? p->kernel[CJ_Y]
                         : (c->rows - 1) * p->stride[CJ_Y] + (p->kernel[CJ_Y] - 1) * p->dilation[CJ_Y] + 1;
 }
 
-/* Are the rows under a thread unrolled? */
-static bool unrolls(const cj_problem *p, const cj_depthwise_config *c) {
-    const int64_t taps = p->kernel[CJ_Y] * c->row_taps; /* of a slice */
+/* Multiply-adds of a thread with a slice's taps that it takes together. */
+static int64_t products_of(const cj_problem *p, const cj_depthwise_config *c) {
+    return p->kernel[CJ_Y] * c->row_taps * channels_of(p) * c->rows * c->columns;
+}
+
+/* Are the rows under a thread few enough to be unrolled? */
+static bool has_few_rows(const cj_problem *p, const cj_depthwise_config *c) {
     return rows_under(p, c) <= MOST_UNROLLED_ROWS &&
-           taps <= (p->channels_last ? MOST_UNROLLED_LAST : MOST_UNROLLED_TAPS) &&
-           taps * channels_of(p) * c->rows * c->columns <= MOST_UNROLLED;
+           p->kernel[CJ_Y] * c->row_taps <= (p->channels_last ? MOST_UNROLLED_LAST : MOST_UNROLLED_TAPS);
+}
+
+/* Are they unrolled? */
+static bool unrolls(const cj_problem *p, const cj_depthwise_config *c) {
+    return has_few_rows(p, c) && products_of(p, c) <= (p->channels_last ? MOST_PRODUCTS_LAST : MOST_PRODUCTS);
 }
 
 /* Are a thread's weights in registers? */
@@ -173,7 +192,7 @@ static int64_t sums_of(const cj_problem *p, const cj_depthwise_config *c) {
 /* Registers that a thread wants: sums, a window, weights where they are unrolled, addresses. */
 static int64_t registers_of(const cj_problem *p, const cj_depthwise_config *c, const tile *t) {
     const int64_t weights = holds(p, c) ? taps_of(p) : c->row_taps;
-    return cj_least(255, sums_of(p, c) + channels_of(p) * (t->window + weights) + 40);
+    return cj_least(255, sums_of(p, c) + channels_of(p) * (t->window + weights) + 32);
 }
 
 static int64_t threads_of(const tile *t) {
@@ -211,19 +230,21 @@ static work work_of(const cj_problem *p, const cj_depthwise_config *c, const til
                   .rows = rows};
 }
 
-/* What the parts of a multiprocessor take: fitted to 337 measurements of 18 layers on an H200. The root mean square of
- * the model's error is 7 %, where channels come last 22 %; see tools/bench/results/kernels.md. */
+/* What the parts of a multiprocessor take: fitted on an H200 to 108 measurements of 15 layers, and where channels come
+ * last to earlier ones. The root mean square of the model's error is 7 %, where channels come last 22 %; see
+ * tools/bench/results/kernels.md. */
 typedef struct rates {
     double issue;       /* cycles for a tile's instruction, */
     double shared;      /* for a cycle of shared memory or L1, */
-    double memory;      /* and for a byte */
+    double memory;      /* and for a byte; */
+    double idle;        /* so much longer do instructions and bytes take where a multiprocessor has only one block */
     double thread, row; /* latency of a tile: for a thread's instruction, and for an input row that it waits for; */
     double waiting;     /* the part of it that blocks do not hide from each other, */
     double tail;        /* and the part that the last tile adds */
 } rates;
 
-static const rates first_rates = {0.207, 0.904, 0.0492, 7.55, 0.0, 0.717, 0.15};
-static const rates last_rates = {0.049, 4.19, 0.0634, 8.3, 186.0, 0.51, 1.0};
+static const rates first_rates = {0.262, 0.983, 0.0448, 0.36, 4.15, 0.0, 1.0, 0.145};
+static const rates last_rates = {0.049, 4.19, 0.0634, 0.0, 8.3, 186.0, 0.51, 1.0};
 
 static double cube(double x) {
     return x * x * x;
@@ -243,8 +264,9 @@ static double cost_of(const cj_problem *p, const cj_depthwise_config *c, const t
     const work w = work_of(p, c, t);
     const double bytes = (double)element_bytes(p) * (in + out) * (double)batch / tiles;
     const double latency = r.thread * w.issued * 32.0 / (double)threads_of(t) + r.row * w.rows;
-    const double busy = cbrt(cube(r.issue * w.issued) + cube(r.shared * w.shared) + cube(r.memory * bytes) +
-                             cube(r.waiting * latency / c->min_blocks));
+    const double idle = 1.0 + r.idle / c->min_blocks;
+    const double busy = cbrt(cube(r.issue * idle * w.issued) + cube(r.shared * w.shared) +
+                             cube(r.memory * idle * bytes) + cube(r.waiting * latency / c->min_blocks));
     return tiles / multiprocessors * busy + r.tail * latency;
 }
 
@@ -273,10 +295,13 @@ static const char *drops(const cj_problem *p, cj_depthwise_config *c, tile *t) {
     CJ_REFUSE_IF(t->lanes > MOST_THREADS, "more than 256 threads")
     CJ_REFUSE_IF(t->window > MOST_WINDOW && c->columns > 1, "more than 48 input columns under a thread")
     CJ_REFUSE_IF(sums_of(p, c) > MOST_SUMS, "more than 64 sums a thread")
-    CJ_REFUSE_IF(t->shared_bytes > MOST_SHARED, "more than 49152 bytes of shared memory")
-    const int64_t threads = threads_of(t);
-    const int64_t by_registers = REGISTERS / threads / cj_round_up(registers_of(p, c, t), 8);
-    const int64_t by_shared = SHARED / (t->shared_bytes + 1024);
+    CJ_REFUSE_IF(!p->channels_last && has_few_rows(p, c) && products_of(p, c) > MOST_PRODUCTS,
+                 "more than 1100 multiply-adds of a thread in line")
+    CJ_REFUSE_IF(t->tile_bytes > MOST_SHARED, "more than 49152 bytes of shared memory")
+    /* Each quarter of a multiprocessor has its own registers, for whole warps. */
+    const int64_t warps = 4 * (REGISTERS / 4 / 32 / cj_round_up(registers_of(p, c, t), 8));
+    const int64_t threads = threads_of(t), by_registers = warps * 32 / threads;
+    const int64_t by_shared = SHARED / (t->tile_bytes + t->weight_bytes + 1024);
     c->min_blocks = (int32_t)cj_most(1, cj_least(cj_least(by_registers, by_shared), cj_least(32, 2048 / threads)));
     return NULL;
 }
@@ -392,10 +417,9 @@ static void describe(const cj_depthwise_config *c, char text[CJ_CONFIG_MAX]) {
 static void plan_of(const cj_problem *p, const cj_depthwise_config *c, cj_plan *out) {
     const tile t = tile_of(p, c);
     const int64_t channels = channels_of(p), groups = cj_divide_up(p->desc.out_channels, channels);
-    const int64_t tap_pitch = cj_round_up(c->row_taps * channels, 4); /* "Packed weights" in the kernel */
     out->depthwise = *c;
     out->threads = (uint32_t)threads_of(&t);
-    out->pack_work = groups * (taps_of(p) / c->row_taps * tap_pitch + channels);
+    out->pack_work = groups * (group_pitch(p, c) + channels);
     out->packed_bytes = 4 * (size_t)out->pack_work;
     describe(c, out->config);
 }
@@ -427,7 +451,8 @@ static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
     cj_stamp_int(out, "CJ_CLOSE_AFTER", CLOSE_AFTER, "most products of an open sum");
     cj_stamp_int(out, "CJ_MIN_BLOCKS", c->min_blocks, "blocks a multiprocessor must hold");
     cj_stamp_int(out, "CJ_RUN", c->run, "runs of pieces of rows, of rows, or of slices");
-    cj_stamp_int(out, "CJ_SHARED_BYTES", t.shared_bytes, "shared memory of a block");
+    cj_stamp_int(out, "CJ_TILE_BYTES", t.tile_bytes, "shared memory of a tile");
+    cj_stamp_int(out, "CJ_STAGE_WEIGHTS", t.weight_bytes > 0, "weights pass through shared memory");
 }
 
 /* ---- launch ---- */

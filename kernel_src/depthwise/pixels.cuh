@@ -84,7 +84,7 @@ CJ_KERNEL(convjit_forward, cj_forward_args, args) {
         const int count = least(CHANNELS, (int)OUT_CHANNELS - k), remainder = k % CJ_GROUP_OUT;
         const int in_z = z * CJ_STRIDE_Z - CJ_PAD_Z, in_y = y * CJ_STRIDE_Y - CJ_PAD_Y, in_x = x * CJ_STRIDE_X - CJ_PAD_X;
         const long long first = t.n * args.x_batch_stride + k / CJ_GROUP_OUT;
-        const weights w(args, k);
+        const weights w(weights_of(args, k));
         sums s = {};
         if (x_together && count == CHANNELS) {
             const pixel_rows<true> rows = {{args.x, first, args.x_pixel_stride, remainder, count}};

@@ -4,8 +4,9 @@
  * image, all rows of a slice; or where it is as high too, all its slices and planes. A run begins anywhere, so it lies in
  * shared memory as far from a multiple of 16 bytes as it does in memory, and moves in vectors of 16 bytes. Shared memory
  * holds
- *   x_tile[runs][PITCH]   elements, as they are; then in its place
- *   y_tile[runs][PITCH]   float32, alpha * conv + bias */
+ *   x_tile[runs][PITCH]          elements, as they are; then in its place
+ *   y_tile[runs][PITCH]          float32, alpha * conv + bias
+ *   w_tile[TILE_K][GROUP_PITCH]  packed weights, unless they are too many; behind the others */
 
 typedef data::element element;
 constexpr int VECTOR = data::vector;
@@ -101,8 +102,9 @@ typedef runs<IN_PLANES, IN_Z, IN_Y, IN_X, CJ_IN_Z, CJ_IN_Y, CJ_IN_X> in_runs;
 typedef runs<TILE_K, least(TILE_Z, CJ_OUT_Z), least(TILE_Y, CJ_OUT_Y), least(TILE_X, CJ_OUT_X), CJ_OUT_Z, CJ_OUT_Y, CJ_OUT_X>
     out_runs;
 static_assert(TILE_K % CJ_GROUP_OUT == 0 || CJ_GROUP_OUT % TILE_K == 0, "plan and kernel disagree");
-static_assert(sizeof(element) * in_runs::COUNT * in_runs::PITCH <= CJ_SHARED_BYTES, "plan and kernel disagree");
-static_assert(sizeof(float) * out_runs::COUNT * out_runs::PITCH <= CJ_SHARED_BYTES, "plan and kernel disagree");
+static_assert(CJ_TILE_BYTES % 16 == 0, "w_tile would not be aligned");
+static_assert(sizeof(element) * in_runs::COUNT * in_runs::PITCH <= CJ_TILE_BYTES, "plan and kernel disagree");
+static_assert(sizeof(float) * out_runs::COUNT * out_runs::PITCH <= CJ_TILE_BYTES, "plan and kernel disagree");
 
 /* Threads that move a run together: a warp where there are as many runs. */
 constexpr int MOVERS = in_runs::COUNT >= CJ_THREADS / 32 && CJ_RUN < 3 ? 32 : CJ_THREADS;
@@ -284,10 +286,18 @@ __device__ __forceinline__ void store_outputs(const float *y_tile, const cj_forw
     }
 }
 
+/* Starts copying the weights of the tile's first `count` channels. */
+__device__ __forceinline__ void load_weights(float *w_tile, const cj_forward_args &args, const tile &t, int count) {
+    constexpr int PITCH = CJ_STAGE_WEIGHTS ? (int)GROUP_PITCH : 1;
+    for (int i = (int)threadIdx.x * 4; i < count * PITCH; i += CJ_THREADS * 4) {
+        cj_copy16(w_tile + i, weights_of(args, (t.k + i / PITCH) % (int)OUT_CHANNELS) + i % PITCH);
+    }
+}
+
 CJ_KERNEL(convjit_forward, cj_forward_args, args) {
-    alignas(16) __shared__ unsigned char shared[CJ_SHARED_BYTES];
+    alignas(16) __shared__ unsigned char shared[CJ_TILE_BYTES + (CJ_STAGE_WEIGHTS ? TILE_K * GROUP_PITCH * sizeof(float) : 0)];
     element *const x_tile = (element *)shared;
-    float *const y_tile = (float *)shared;
+    float *const y_tile = (float *)shared, *const w_tile = (float *)(shared + CJ_TILE_BYTES);
     const int lane_x = threadIdx.x % CJ_LANES_X, lane_y = threadIdx.x / CJ_LANES_X % CJ_LANES_Y;
     const int lane_z = threadIdx.x / (CJ_LANES_X * CJ_LANES_Y) % CJ_LANES_Z;
     const int lane_k = threadIdx.x / (CJ_LANES_X * CJ_LANES_Y * CJ_LANES_Z);
@@ -297,16 +307,19 @@ CJ_KERNEL(convjit_forward, cj_forward_args, args) {
         const in_runs in = input_of(args, t);
         const out_runs out = outputs_of(args, t);
         load_input(x_tile, args, in);
+        if (CJ_STAGE_WEIGHTS) {
+            load_weights(w_tile, args, t, out.count);
+        }
 
         const int z = t.z + lane_z, y = t.y + lane_y * CJ_ROWS, x = t.x + lane_x * CJ_COLUMNS;
         const bool works = lane_k < out.count && z < CJ_OUT_Z && y < CJ_OUT_Y && x < CJ_OUT_X;
         const int k = (t.k + lane_k) % (int)OUT_CHANNELS, plane = lane_k / CJ_GROUP_OUT;
-        const weights w(args, k);
         const float bias = bias_of(args, k);
         sums s = {};
         cj_copy_wait();
         __syncthreads();
         if (works) {
+            const weights w(CJ_STAGE_WEIGHTS ? w_tile + lane_k * GROUP_PITCH : weights_of(args, k));
             const plane_rows rows = {x_tile, in, in.shift(plane), plane};
             add_taps(s, rows, w, z * CJ_STRIDE_Z - CJ_PAD_Z, y * CJ_STRIDE_Y - CJ_PAD_Y, x * CJ_STRIDE_X - CJ_PAD_X);
         }
