@@ -25,6 +25,7 @@ enum {
     MOST_SIZE = 1 << 28,       /* of a padded axis, so that positions fit 32 bits */
     MOST_REACH = 1 << 29,      /* of a tile's input along an axis, likewise */
     MOST_PLANE = 1 << 30,      /* elements of a channel, likewise */
+    LEAST_REGISTERS = 56,      /* of a thread */
     MOST_HELD = 36,            /* weights in registers */
     LAST_CHANNELS = 4,         /* of a thread where channels come last */
     REGISTERS = 64 * 1024,     /* of a multiprocessor, */
@@ -192,7 +193,8 @@ static int64_t sums_of(const cj_problem *p, const cj_depthwise_config *c) {
 /* Registers that a thread wants: sums, a window, weights where they are unrolled, addresses. */
 static int64_t registers_of(const cj_problem *p, const cj_depthwise_config *c, const tile *t) {
     const int64_t weights = holds(p, c) ? taps_of(p) : c->row_taps;
-    return cj_least(255, sums_of(p, c) + channels_of(p) * (t->window + weights) + 32);
+    const int64_t wanted = sums_of(p, c) + channels_of(p) * (t->window + weights) + 32;
+    return cj_least(255, cj_most(LEAST_REGISTERS, wanted));
 }
 
 static int64_t threads_of(const tile *t) {
