@@ -20,7 +20,7 @@ enum {
     MOST_UNROLLED_TAPS = 128,  /* their taps */
     MOST_UNROLLED_LAST = 25,   /* (where channels come last: with more, ptxas spills) */
     MOST_PRODUCTS = 1100,      /* and multiply-adds: more outgrow the instruction caches, and compile long */
-    MOST_PRODUCTS_LAST = 1800, /* (where channels come last: it was not tried with fewer) */
+    MOST_PRODUCTS_LAST = 1800, /* (where channels come last: fewer were not tried) */
     CLOSE_AFTER = 36,          /* products in one open sum: see "Accuracy" in the kernel */
     MOST_SIZE = 1 << 28,       /* of a padded axis, so that positions fit 32 bits */
     MOST_REACH = 1 << 29,      /* of a tile's input along an axis, likewise */
@@ -29,7 +29,9 @@ enum {
     MOST_HELD = 36,            /* weights in registers */
     LAST_CHANNELS = 4,         /* of a thread where channels come last */
     REGISTERS = 64 * 1024,     /* of a multiprocessor, */
-    SHARED = 227 * 1024,       /* and its shared memory, of an H200 */
+    SHARED = 227 * 1024,       /* and its shared memory, of an H200, */
+    MULTIPROCESSORS = 132,     /* which has so many */
+    LARGE_BATCH = 32,          /* a multiprocessor need not have room for more blocks than this batch has */
     MOST_STAGED = 8 * 1024,    /* bytes of weights that pass through shared memory */
 };
 
@@ -127,33 +129,41 @@ static const char *refuses(const cj_problem *p, const cj_target *target) {
 
 /* ---- plan ---- */
 
-/* Cycles in which shared memory serves the load of a first warp: lanes that want different words of one of the 32 banks
- * wait for each other. */
-static int bank_cycles(const cj_problem *p, const cj_depthwise_config *c, const tile *t) {
+/* Where a lane's first input lies in shared memory, in words of 4 bytes. */
+static int64_t word_of(const cj_problem *p, const cj_depthwise_config *c, const tile *t, int64_t lane) {
     const int64_t bytes = element_bytes(p), pitch = t->in_vectors * 16 / bytes;
     const int64_t row = c->run > 1 ? p->in_size[CJ_X] : pitch;
     const int64_t slice = c->run == 2 ? pitch : t->in[CJ_Y] * row;
-    const int64_t channel = t->in[CJ_Z] * slice;
-    int64_t seen[32][32]; /* per bank: words wanted from it */
-    int count[32] = {0}, worst = 1;
-    for (int lane = 0; lane < 32 && lane < t->lanes; ++lane) {
-        const int64_t x = lane % c->lanes[CJ_X], y = lane / c->lanes[CJ_X] % c->lanes[CJ_Y];
-        const int64_t rest = lane / c->lanes[CJ_X] / c->lanes[CJ_Y], z = rest % c->lanes[CJ_Z];
-        const int64_t plane = rest / c->lanes[CJ_Z] / p->group_out;
-        const int64_t word = (plane * channel + z * p->stride[CJ_Z] * slice + y * c->rows * p->stride[CJ_Y] * row +
-                              x * c->columns * p->stride[CJ_X]) *
-                             bytes / 4;
-        const int bank = (int)(word % 32);
-        int i = 0;
-        while (i < count[bank] && seen[bank][i] != word) {
-            ++i;
+    const int64_t x = lane % c->lanes[CJ_X], y = lane / c->lanes[CJ_X] % c->lanes[CJ_Y];
+    const int64_t rest = lane / c->lanes[CJ_X] / c->lanes[CJ_Y], z = rest % c->lanes[CJ_Z];
+    const int64_t plane = rest / c->lanes[CJ_Z] / p->group_out;
+    return (plane * t->in[CJ_Z] * slice + z * p->stride[CJ_Z] * slice + y * c->rows * p->stride[CJ_Y] * row +
+            x * c->columns * p->stride[CJ_X]) *
+           bytes / 4;
+}
+
+/* Cycles in which shared memory serves a load of a warp, in the mean of the first two: lanes that want different words
+ * of one of the 32 banks wait for each other. */
+static double bank_cycles(const cj_problem *p, const cj_depthwise_config *c, const tile *t) {
+    const int64_t lanes = cj_least(t->lanes, 64);
+    int64_t cycles = 0, seen[32][32]; /* per bank: words wanted from it */
+    for (int64_t first = 0; first < lanes; first += 32) {
+        int count[32] = {0}, worst = 1;
+        for (int64_t lane = first; lane < cj_least(first + 32, lanes); ++lane) {
+            const int64_t word = word_of(p, c, t, lane);
+            const int bank = (int)(word % 32);
+            int i = 0;
+            while (i < count[bank] && seen[bank][i] != word) {
+                ++i;
+            }
+            if (i == count[bank]) {
+                seen[bank][count[bank]++] = word;
+                worst = count[bank] > worst ? count[bank] : worst;
+            }
         }
-        if (i == count[bank]) {
-            seen[bank][count[bank]++] = word;
-            worst = count[bank] > worst ? count[bank] : worst;
-        }
+        cycles += worst;
     }
-    return worst;
+    return (double)cycles / (double)cj_divide_up(lanes, 32);
 }
 
 /* Input rows under a thread that it looks at: with one output row, only those of its taps. */
@@ -192,8 +202,8 @@ static int64_t sums_of(const cj_problem *p, const cj_depthwise_config *c) {
 
 /* Registers that a thread wants: sums, a window, weights where they are unrolled, addresses. */
 static int64_t registers_of(const cj_problem *p, const cj_depthwise_config *c, const tile *t) {
-    const int64_t weights = holds(p, c) ? taps_of(p) : c->row_taps;
-    const int64_t wanted = sums_of(p, c) + channels_of(p) * (t->window + weights) + 32;
+    const int64_t weights = holds(p, c) ? taps_of(p) : c->row_taps + 4;
+    const int64_t wanted = sums_of(p, c) + channels_of(p) * (t->window + weights) + 20;
     return cj_least(255, cj_most(LEAST_REGISTERS, wanted));
 }
 
@@ -214,8 +224,9 @@ static work work_of(const cj_problem *p, const cj_depthwise_config *c, const til
     const double rows = (double)(p->kernel[CJ_Z] * rows_under(p, c));
     const double loads = rows * (double)(t->window * (p->kernel[CJ_X] / c->row_taps));
     const double outputs = channels * c->rows * c->columns;
+    const double weights = holds(p, c) ? 0.0 : c->rows * (double)group_pitch(p, c) / 4.0; /* vectors of them */
     const double own =
-        370.0 + rows * 12.0 + loads * channels * (wide ? 1.0 : 2.0) + outputs * ((double)taps_of(p) + 3.0);
+        370.0 + rows * 12.0 + loads * channels * (wide ? 1.0 : 2.0) + weights + outputs * ((double)taps_of(p) + 3.0);
     if (p->channels_last) {
         return (work){.issued = warps * own, .shared = warps * loads * (wide ? 4.0 : 2.0), .rows = rows};
     }
@@ -227,13 +238,13 @@ static work work_of(const cj_problem *p, const cj_depthwise_config *c, const til
     return (work){.issued = warps * own + 2.5 * in_steps + (wide ? 3.5 : 7.0) * out_steps +
                             14.0 * movers * (double)(t->in_runs + t->out_runs),
                   .shared =
-                      warps * (loads * bank_cycles(p, c, t) + outputs) +
+                      warps * (loads * bank_cycles(p, c, t) + weights + outputs) +
                       (double)(t->in_runs * t->in_vectors + 2 * t->out_runs * t->out_vectors * (wide ? 1 : 2)) / 8.0,
                   .rows = rows};
 }
 
-/* What the parts of a multiprocessor take: fitted on an H200 to 108 measurements of 15 layers, and where channels come
- * last to earlier ones. The root mean square of the model's error is 7 %, where channels come last 22 %; see
+/* What the parts of a multiprocessor take: fitted on an H200 to 145 measurements of 16 layers, and where channels come
+ * last to earlier ones. The root mean square of the model's error is 8 %, where channels come last 22 %; see
  * tools/bench/results/kernels.md. */
 typedef struct rates {
     double issue;       /* cycles for a tile's instruction, */
@@ -245,8 +256,17 @@ typedef struct rates {
     double tail;        /* and the part that the last tile adds */
 } rates;
 
-static const rates first_rates = {0.262, 0.983, 0.0448, 0.36, 4.15, 0.0, 1.0, 0.145};
+static const rates first_rates = {0.247, 0.88, 0.0416, 0.70, 3.95, 0.0, 1.0, 0.152};
 static const rates last_rates = {0.049, 4.19, 0.0634, 0.0, 8.3, 186.0, 0.51, 1.0};
+
+/* Tiles of a batch. */
+static double tiles_of(const cj_problem *p, const tile *t, int64_t batch) {
+    double tiles = (double)cj_divide_up(batch * p->desc.out_channels, t->k);
+    for (int d = 0; d < CJ_DIMS; ++d) {
+        tiles *= (double)cj_divide_up(cj_most(1, p->out_size[d]), t->out[d]);
+    }
+    return tiles;
+}
 
 static double cube(double x) {
     return x * x * x;
@@ -255,12 +275,10 @@ static double cube(double x) {
 /* Cycles for a batch: for a tile the cube root of the sum of the parts' cubes, for they overlap, but less where they
  * take alike; then the last tile. Without the launch, about 6 us, which the other families' models lack too. */
 static double cost_of(const cj_problem *p, const cj_depthwise_config *c, const tile *t, int64_t batch) {
-    const double multiprocessors = 132.0;
     const rates r = p->channels_last ? last_rates : first_rates;
-    double tiles = (double)cj_divide_up(batch * p->desc.out_channels, t->k);
     double in = (double)p->desc.in_channels, out = (double)p->desc.out_channels;
+    const double tiles = tiles_of(p, t, batch);
     for (int d = 0; d < CJ_DIMS; ++d) {
-        tiles *= (double)cj_divide_up(cj_most(1, p->out_size[d]), t->out[d]);
         in *= (double)p->in_size[d], out *= (double)p->out_size[d];
     }
     const work w = work_of(p, c, t);
@@ -269,7 +287,7 @@ static double cost_of(const cj_problem *p, const cj_depthwise_config *c, const t
     const double idle = 1.0 + r.idle / c->min_blocks;
     const double busy = cbrt(cube(r.issue * idle * w.issued) + cube(r.shared * w.shared) +
                              cube(r.memory * idle * bytes) + cube(r.waiting * latency / c->min_blocks));
-    return tiles / multiprocessors * busy + r.tail * latency;
+    return tiles / MULTIPROCESSORS * busy + r.tail * latency;
 }
 
 /* A configuration that the search looks at. */
@@ -382,7 +400,7 @@ static void visit_pixels(const cj_problem *p, cj_depthwise_config c, visitor vis
 }
 
 /* Odd numbers of columns, so that lanes meet different banks of shared memory. */
-static const int32_t first_columns[] = {21, 15, 7, 5, 3, 1, 0}, first_rows[] = {8, 7, 5, 4, 3, 2, 1, 0};
+static const int32_t first_columns[] = {21, 15, 7, 5, 3, 1, 0}, first_rows[] = {8, 7, 6, 5, 4, 3, 2, 1, 0};
 static const int32_t last_columns[] = {4, 2, 1, 0}, last_rows[] = {8, 4, 2, 1, 0};
 
 /* Would most outputs of a thread not exist, or were they better spread over rows? */
@@ -451,7 +469,8 @@ static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
     cj_stamp_int(out, "CJ_HOLD_WEIGHTS", holds(p, c), "weights are in registers");
     cj_stamp_int(out, "CJ_CLOSE_ROWS", CLOSE_AFTER / p->kernel[CJ_X], "rows of taps after which sums are closed");
     cj_stamp_int(out, "CJ_CLOSE_AFTER", CLOSE_AFTER, "most products of an open sum");
-    cj_stamp_int(out, "CJ_MIN_BLOCKS", c->min_blocks, "blocks a multiprocessor must hold");
+    const double blocks = p->channels_last ? c->min_blocks : ceil(tiles_of(p, &t, LARGE_BATCH) / MULTIPROCESSORS);
+    cj_stamp_int(out, "CJ_MIN_BLOCKS", (int64_t)fmin(c->min_blocks, blocks), "blocks a multiprocessor must hold");
     cj_stamp_int(out, "CJ_RUN", c->run, "runs of pieces of rows, of rows, or of slices");
     cj_stamp_int(out, "CJ_TILE_BYTES", t.tile_bytes, "shared memory of a tile");
     cj_stamp_int(out, "CJ_STAGE_WEIGHTS", t.weight_bytes > 0, "weights pass through shared memory");
