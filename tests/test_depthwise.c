@@ -151,7 +151,7 @@ static int64_t constant(const cj_text *constants, const char *name) {
     return strtoll(found + length, NULL, 10);
 }
 
-enum { WAYS = 11 };
+enum { WAYS = 13 };
 static const char *const way_names[WAYS] = {"pieces of rows",
                                             "rows",
                                             "slices",
@@ -162,7 +162,9 @@ static const char *const way_names[WAYS] = {"pieces of rows",
                                             "taps of a row in parts",
                                             "outputs of an input",
                                             "... in several blocks",
-                                            "sums in parts"};
+                                            "sums in parts",
+                                            "weights through shared memory",
+                                            "... too many for it"};
 
 static void note_ways(const char *line, bool met[WAYS]) {
     const cj_problem p = problem_of(line);
@@ -174,6 +176,8 @@ static void note_ways(const char *line, bool met[WAYS]) {
     cj_family_depthwise.constants(&p, &plan, &constants);
     const cj_depthwise_config *c = &plan.depthwise;
     const bool first = !p.channels_last, unrolled = constant(&constants, "CJ_UNROLL_Y") != 0;
+    const bool staged = constant(&constants, "CJ_STAGE_WEIGHTS") != 0;
+    const bool parts = p.kernel[CJ_Z] * p.kernel[CJ_Y] * p.kernel[CJ_X] > constant(&constants, "CJ_CLOSE_AFTER");
     const bool ways[WAYS] = {
         first && c->run == 1,
         first && c->run == 2,
@@ -184,8 +188,11 @@ static void note_ways(const char *line, bool met[WAYS]) {
         !unrolled,
         c->row_taps < p.kernel[CJ_X],
         first && p.group_out > 1 && c->lanes_k >= p.group_out,
-        first && c->lanes_k<p.group_out, p.kernel[CJ_Z] * p.kernel[CJ_Y] * p.kernel[CJ_X]> constant(&constants,
-                                                                                                    "CJ_CLOSE_AFTER")};
+        first && c->lanes_k < p.group_out,
+        parts,
+        staged,
+        first && !staged,
+    };
     for (int way = 0; way < WAYS; ++way) {
         met[way] = met[way] || ways[way];
     }
@@ -210,7 +217,8 @@ static const char *const plan_lines[] = {
     "conv2d c672 k672 g672 in14x14 f5x5 p2",   "conv2d c96 k96 g96 in56x56 f7x7 p3",
     "conv2d c960 k960 g960 in7x7 f3x3 p1 f16", "conv2d c96 k96 g96 in56x56 f7x7 p3 nhwc",
     "conv3d c64 k64 g64 in32x64x64 f3x3x3 p1", "conv3d c64 k64 g64 in16384x1x16384 f3x1x3 p1x0x1 nhwc",
-    "conv1d c8 k8 g8 in100000000 f31 p15",
+    "conv1d c8 k8 g8 in100000000 f31 p15",     "conv2d c128 k128 g128 in128x256 f3x7",
+    "conv2d c192 k192 g192 in28x28 f7x7 p3",
 };
 enum { PLAN_LINES = sizeof plan_lines / sizeof *plan_lines };
 
