@@ -202,8 +202,9 @@ static int64_t sums_of(const cj_problem *p, const cj_depthwise_config *c) {
 
 /* Registers that a thread wants: sums, a window, weights where they are unrolled, addresses. */
 static int64_t registers_of(const cj_problem *p, const cj_depthwise_config *c, const tile *t) {
-    const int64_t weights = holds(p, c) ? taps_of(p) : c->row_taps + 4;
-    const int64_t wanted = sums_of(p, c) + channels_of(p) * (t->window + weights) + 20;
+    const int64_t others = p->channels_last ? 40 : holds(p, c) ? 20 : 24;
+    const int64_t weights = holds(p, c) ? taps_of(p) : c->row_taps;
+    const int64_t wanted = sums_of(p, c) + channels_of(p) * (t->window + weights) + others;
     return cj_least(255, cj_most(LEAST_REGISTERS, wanted));
 }
 
@@ -224,7 +225,8 @@ static work work_of(const cj_problem *p, const cj_depthwise_config *c, const til
     const double rows = (double)(p->kernel[CJ_Z] * rows_under(p, c));
     const double loads = rows * (double)(t->window * (p->kernel[CJ_X] / c->row_taps));
     const double outputs = channels * c->rows * c->columns;
-    const double weights = holds(p, c) ? 0.0 : c->rows * (double)group_pitch(p, c) / 4.0; /* vectors of them */
+    const double weights = /* vectors of them that are not held */
+        holds(p, c) || p->channels_last ? 0.0 : c->rows * (double)group_pitch(p, c) / 4.0;
     const double own =
         370.0 + rows * 12.0 + loads * channels * (wide ? 1.0 : 2.0) + weights + outputs * ((double)taps_of(p) + 3.0);
     if (p->channels_last) {
