@@ -21,6 +21,7 @@ enum {
     MOST_FOLD_CHANNELS = 16,               /* with more, channels alone fill slices */
     MOST_FOLD = 64,                        /* taps */
     MOST_SUM = 5,                          /* products of a sum: see "Numbers" in the kernel */
+    LEAST_LONG_SUMS = 7,                   /* sums of so many, where one alone would lose too much */
     MOST_SLOT_SUMS = 3,                    /* sums of a slot, */
     MOST_SUMMED_SLOT = 12,                 /* ... and products */
     MOST_BLOCK_SUM = 6,                    /* products of a sum, and a slot, in math fp32_block */
@@ -109,7 +110,7 @@ static bool in_bulk(const cj_problem *p, const cj_tensor_config *c) {
     return p->desc.beta == 0.0F && (c->run_rows == 1 || joined_rows(p, c));
 }
 static int64_t out_pitch(const cj_problem *p, const cj_tensor_config *c) {
-    const int64_t rows = c->run_rows * c->phases[CJ_Y] * c->out_x, row = c->run_x * c->phases[CJ_X];
+    const int64_t rows = c->run_rows * c->phases[CJ_Y] * c->out_size[CJ_X], row = c->run_x * c->phases[CJ_X];
     const int64_t count = joined_rows(p, c) ? rows : phased(c) ? row : c->columns;
     return phased(c) || in_bulk(p, c) ? (3 + count + 7) / 16 * 16 + 8 : cj_round_up(c->columns, 32) + 8;
 }
@@ -163,17 +164,13 @@ static int32_t compensation(const cj_tensor_config *c, const tile *t) {
     return sums <= most_plain[c->sum_products] ? PLAIN : slots <= most_in_slot[c->sum_products] ? IN_SLOT : ALWAYS;
 }
 
-/* ---- cost: cycles of a multiprocessor. Fitted to 726 timed configurations of 23 layers in three maths on an H200, of
- * which it told the time to 12 % (root mean square), when a compensated sum was closed with four operations instead of
- * three and each thread issued a bulk copy of its own; not fitted anew since. What weights cost and the last wave were
- * set by hand, since they matter for layers of few tiles, which were few among them ---- */
+/* ---- cost: cycles of a multiprocessor. Fitted to 722 timed configurations of 23 layers in three maths on an H200, of
+ * which it tells the time to 8.5 % (root mean square), and picks one that takes 4 % longer than the best. Fitted to two
+ * thirds of the layers it tells that of the others to 10 to 18 %. ---- */
 
-/* Of the filling warps for a stage. Where the teams cannot share out the planes, each job looks its lines up. */
+/* Instructions of a filling warp for a stage. */
 static double fill_cost(const cj_tensor_config *c, int64_t jobs, int64_t held) {
-    const bool own_plane = FILLERS / c->lanes % (c->chunk_c / DEPTH) == 0;
-    return (130.0 + (double)held * 380.0 +
-            (double)cj_divide_up(jobs, FILLERS / c->lanes) * (own_plane ? 90.0 : 290.0)) /
-           (c->fill_groups == 2 ? 1.6 : 1.0);
+    return 21.0 + (double)held * (24.0 + 10.0 * parts_of(c)) + (double)cj_divide_up(jobs, FILLERS / c->lanes) * 22.0;
 }
 
 /* A thread's sums. */
@@ -181,61 +178,73 @@ static double sums_of(const cj_tensor_config *c) {
     return c->columns / 2.0 * c->own_runs;
 }
 
-/* Of the tensor cores for a consumer's slot: a product of 64 x N x 16 takes N / 2, and a tenth is lost. */
+/* Of the tensor cores for a consumer's slot: a product of 64 x N x 16 takes N / 2 and a little more. */
 static double slot_cost(const cj_tensor_config *c) {
-    return (double)c->slot_products * c->products * sums_of(c) * 1.1;
+    return (double)c->slot_products * c->products * (sums_of(c) + 3.0 * c->own_runs);
 }
 
-/* Operations on each sum of a slot: dividing, closing, and multiplying what is carried over. */
-static double sum_operations(const cj_tensor_config *c, int32_t compensation) {
-    const double closes = (double)(c->products > 1 ? c->slot_products / c->sum_products : 0);
-    const double kept = compensation == ALWAYS ? closes : compensation == IN_SLOT ? closes - 1.0 : 0.0;
-    return (c->products == 4 ? 2.0 + (compensation == ALWAYS) : 0.0) + closes + 2.0 * kept;
+/* Sums that a slot ends with. */
+static double closed_sums(const cj_tensor_config *c) {
+    return c->products > 1 ? (double)(c->slot_products / c->sum_products) : 0.0;
 }
 
-/* Of a consumer for a slot beside its products: waiting for them, dividing and closing sums. */
-static double slot_gaps(const cj_tensor_config *c, int32_t compensation) {
-    const double waits = c->products == 1 ? 0.0 : c->products == 4 ? 2.0 : 0.0;
-    return 167.0 + (waits + (double)(c->products > 1 ? c->slot_products / c->sum_products : 0)) * 105.0 +
-           sum_operations(c, compensation) * sums_of(c) * 2.0;
+/* Instructions for a slot's sums: dividing, closing, and multiplying what is carried over. */
+static double sum_cost(const cj_tensor_config *c, int32_t compensation) {
+    const double closed = closed_sums(c);
+    const double kept = compensation == ALWAYS ? closed : compensation == IN_SLOT ? closed - 1.0 : 0.0;
+    const double scaled = c->products < 4 ? 0.0 : compensation == ALWAYS ? 3.0 : 2.0;
+    return (scaled + closed + 2.0 * kept) * sums_of(c);
 }
 
-/* How much longer memory takes for outputs that begin or end within sectors, or leave by lanes, not by bulk copies. */
+/* How much longer memory takes for outputs that begin within sectors, or within 16 bytes, or leave by lanes, not by
+ * bulk copies. Overlapping runs begin with sectors, but what they share is stored twice in shared memory, and rows
+ * differ. */
 static double store_penalty(const cj_problem *p, const cj_tensor_config *c) {
-    const double piece =
-        (double)(joined_rows(p, c) ? c->run_rows * c->phases[CJ_Y] * c->out_x : c->run_x * c->phases[CJ_X]);
-    const bool aligned = c->overlap > 0 || (c->out_x % SECTOR == 0 && !p->dynamic);
-    return (in_bulk(p, c) ? 1.0 : 3.8) * (aligned ? 1.0 : 1.0 + 60.0 / piece);
+    const int64_t row = c->out_size[CJ_X], channel = row * c->out_size[CJ_Y] * c->out_size[CJ_Z];
+    const int64_t run = c->run_x * c->phases[CJ_X];
+    const int64_t step = joined_rows(p, c) ? c->run_rows * c->phases[CJ_Y] * row : run < row ? run | row : row;
+    const int64_t places = step | channel | SECTOR, whole = p->dynamic ? 1 : places & -places; /* a power of two */
+    return (in_bulk(p, c) ? 1.0 : 4.4) * (c->overlap > 0    ? (c->products == 1 ? 1.45 : 1.22)
+                                          : whole == SECTOR ? 1.0
+                                          : whole == 4      ? 1.3
+                                                            : 1.8);
 }
 
-/* Of a batch. The consumers, the tensor cores, the filling warps and the memory work side by side, none of them
- * perfectly. */
-static double cost_of(const cj_problem *p, const cj_tensor_config *c, const tile *t, int64_t batch) {
-    const int64_t out[CJ_DIMS] = {p->dynamic ? 1 : cj_most(1, p->out_size[CJ_Z]),
-                                  p->dynamic ? 128 : cj_most(1, p->out_size[CJ_Y]),
-                                  p->dynamic ? 128 : cj_most(1, p->out_size[CJ_X])};
+/* Of a tile. Each instruction, whoever issues it, takes the tensor cores a cycle; beside them a consumer, the filling
+ * warps and the memory work, none of them perfectly. */
+static double tile_cost(const cj_problem *p, const cj_tensor_config *c, const tile *t) {
     const int64_t k_tiles = cj_divide_up(p->group_out, t->k), slots = t->chunks * (t->products / c->slot_products);
-    const double tiles = (double)batch * (double)p->desc.groups * (double)k_tiles * (double)out[CJ_Z] *
-                         (double)cj_divide_up(out[CJ_Y], t->y) * (double)cj_divide_up(out[CJ_X], t->x);
     const bool resident = c->slots == slots && k_tiles == 1 && p->desc.groups == 1;
     const double outputs =
         (double)(p->desc.out_channels / p->desc.groups * c->phases[CJ_Z] * c->phases[CJ_Y] * c->phases[CJ_X]) /
         (double)p->group_out; /* of a sum */
-    const double store = outputs * sums_of(c) * CONSUMERS * 128.0 * 4.0 / 20.0 * store_penalty(p, c);
+    const double store = outputs * sums_of(c) * CONSUMERS * 128.0 * 4.0 / 19.4 * store_penalty(p, c);
     const double waited_for = in_bulk(p, c) ? 1.0 - c->out_buffers / (2.0 * c->own_runs) : 1.0; /* of the store */
     const double weights =
         resident ? 0.0 : (double)(t->chunks * t->products * parts_of(c) * PART_BYTES * c->consumers_k);
-    const double parts[] = {(double)slots * 2.0 * slot_cost(c),
-                            (double)slots * (slot_cost(c) + slot_gaps(c, compensation(c, t))) +
-                                (double)t->chunks * 460.0 + (double)c->own_runs * 2865.0 + store * waited_for,
-                            (double)t->chunks * fill_cost(c, t->jobs, t->held),
-                            store + (double)(t->chunks * t->units * DEPTH * 4) / 23.4 + weights / 48.0};
+    const double consumer =
+        (double)slots * (slot_cost(c) + sum_cost(c, compensation(c, t))) + (double)c->own_runs * 960.0;
+    const double fill = (double)t->chunks * fill_cost(c, t->jobs, t->held);
+    const double parts[] = {2.0 * consumer + fill, consumer + (double)t->chunks * 90.0 + store * waited_for,
+                            fill * 8.8 / (c->fill_groups == 2 ? 1.15 : 1.0),
+                            store + (double)(t->chunks * t->units * DEPTH * 4) / 50.0 + weights / 63.0};
     double sum = 0.0;
     for (int i = 0; i < 4; ++i) {
         sum += parts[i] * parts[i] * parts[i];
     }
+    return cbrt(sum);
+}
+
+/* Of a batch. */
+static double cost_of(const cj_problem *p, const cj_tensor_config *c, const tile *t, int64_t batch) {
+    const int64_t out[CJ_DIMS] = {p->dynamic ? 1 : cj_most(1, p->out_size[CJ_Z]),
+                                  p->dynamic ? 128 : cj_most(1, p->out_size[CJ_Y]),
+                                  p->dynamic ? 128 : cj_most(1, p->out_size[CJ_X])};
+    const double tiles = (double)batch * (double)p->desc.groups * (double)cj_divide_up(p->group_out, t->k) *
+                         (double)out[CJ_Z] * (double)cj_divide_up(out[CJ_Y], t->y) *
+                         (double)cj_divide_up(out[CJ_X], t->x);
     const double waves = tiles / MULTIPROCESSORS + 0.15; /* the last one is seldom full; the batch may be another */
-    return waves * cbrt(sum) + 19000.0;
+    return waves * tile_cost(p, c, t) + 12500.0;
 }
 
 /* ---- the search ---- */
@@ -257,9 +266,10 @@ static void choose_summed_slot(const cj_problem *p, cj_tensor_config *c) {
             c->slot_products = sums * c->sum_products;
             const tile t = tile_of(p, c);
             const double slots = (double)(t.products / c->slot_products);
-            const double cost = slots * (slot_cost(c) + slot_gaps(c, compensation(c, &t)));
-            const bool single = t.chunks * t.products == c->sum_products;
-            if ((!single || c->sum_products == 1) && (least < 0.0 || cost < least)) {
+            const double cost = slots * (slot_cost(c) + sum_cost(c, compensation(c, &t)) + closed_sums(c) * 100.0);
+            const int64_t all = t.chunks * t.products / c->sum_products;
+            const int64_t needed = c->sum_products == MOST_SUM ? LEAST_LONG_SUMS : c->sum_products > 1 ? 2 : 1;
+            if (all >= needed && (least < 0.0 || cost < least)) {
                 least = cost;
                 best = *c;
             }
@@ -294,7 +304,8 @@ static void choose_sum(const cj_problem *p, cj_tensor_config *c) {
 static int32_t consumer_registers(const cj_problem *p, const cj_tensor_config *c) {
     const tile t = tile_of(p, c);
     const int32_t sums = c->columns / 2 * c->own_runs * (c->products == 1 ? 1 : 2);
-    return (int32_t)cj_most(cj_round_up(sums + (compensation(c, &t) != PLAIN ? 64 : 44), 8), 128);
+    const int32_t least = t.pitch < DEPTH ? 144 : 128; /* the more for places in very short rows */
+    return (int32_t)cj_most(cj_round_up(sums + (compensation(c, &t) != PLAIN ? 64 : 44), 8), least);
 }
 
 /* ... and of a filling thread: what the consumers and the warps beside it leave. */
@@ -398,7 +409,7 @@ static bool consider_rows(const cj_problem *p, cj_tensor_config c, int32_t most_
 static bool consider_widths(const cj_problem *p, cj_tensor_config c, int32_t most_columns, visitor visit, void *state) {
     enum { MOST_SPLITS = 8 };
     const int64_t width = p->dynamic ? 128 : cj_most(1, p->out_size[CJ_X]);
-    const bool aligned = c.out_x % SECTOR == 0;
+    const bool aligned = c.out_size[CJ_X] % SECTOR == 0;
     bool found = false;
     for (c.overlap = 0; c.overlap < SECTOR; c.overlap += SECTOR - 1) {
         int64_t split = cj_divide_up(width, most_columns - c.overlap);
@@ -428,7 +439,6 @@ static bool search(const cj_view *view, visitor visit, void *state) {
     const bool fits[] = {true, few && taps_zy > 1 && taps_zy <= MOST_FOLD,
                          few && p->kernel[CJ_X] > 1 && taps <= MOST_FOLD};
     cj_tensor_config c = {.rows = p->group_out,
-                          .out_x = view->layer.out_size[CJ_X],
                           .products = p->desc.math == CONVJIT_TF32         ? 1
                                       : p->desc.math == CONVJIT_FP32_BLOCK ? 3
                                                                            : 4,
@@ -436,6 +446,7 @@ static bool search(const cj_view *view, visitor visit, void *state) {
                           .stages = 2};
     for (int d = 0; d < CJ_DIMS; ++d) {
         c.grid[d] = p->out_size[d];
+        c.out_size[d] = view->layer.out_size[d];
         c.phases[d] = view->axes[d].phases;
         c.active[d] = view->axes[d].active;
     }

@@ -111,6 +111,9 @@ static const entry entries[] = {
     {.line = "conv3d n2 c3 k20 in9x8x5 f3x3x1 p1x1x0", .special = GRID_NAN_IN_X},
     {.line = "conv3d n1 c20 k24 in4x5x6 f2x1x1 s2x1x1 beta=1", .special = GRID_INF_IN_X},
     {.line = "convt3d n1 c10 k18 in4x5x6 f3x3x1 p1x0x0", .distribution = REFERENCE_UNIFORM},
+    /* two runs a consumer; rows that are joined */
+    {.line = "conv2d n1 c32 k66 in24x104 f3x3", .distribution = REFERENCE_UNIFORM},
+    {.line = "conv3d n2 c3 k64 in7x9x10 f3x3x1 s2x1x1 p1x2x0 beta=1", .special = GRID_INF_IN_X, .slices = true},
 };
 
 /* Layers that see every distribution: channels by eights and windows of few, strides, groups with an epilogue. */

@@ -284,6 +284,11 @@ __device__ __forceinline__ void store_own(float *to, float value, float nothing,
  * slower, why is not known. */
 constexpr bool PAIRED = PARTS == 2 && (CJ_RUN_ROWS == 1 || (PITCH % 2 == 0 && RUN_X % 2 == 0));
 
+/* Where columns lie in very short rows is found anew each time: there are no registers to remember it. */
+__device__ __forceinline__ int lane_anew(int lane) {
+    return PITCH < 8 ? cj_opaque(lane) : lane;
+}
+
 /* A thread's outputs of half its channels to its row of `out`. */
 __device__ __forceinline__ void write_outputs(float *own, const float (&total)[OWN], int half, int lane) {
     const bool paired = !IN_BULK || (PAIRED && !__any_sync(0xffffffff, (int)((unsigned long long)own / sizeof(float) % 2)));
@@ -350,9 +355,9 @@ __device__ __forceinline__ bool stage_outputs(float *piece, const product_row &r
         }
     }
     if (PHASED) {
-        write_phases(piece, total, half, row, IN_BULK ? cj_finish(bias, 0.0F) : bias, lane);
+        write_phases(piece, total, half, row, IN_BULK ? cj_finish(bias, 0.0F) : bias, lane_anew(lane));
     } else {
-        write_outputs(piece + lane % 4 * 2, total, half, lane);
+        write_outputs(piece + lane % 4 * 2, total, half, lane_anew(lane));
     }
     return __any_sync(0xffffffff, !(strange - strange == 0.0F));
 }
@@ -460,7 +465,7 @@ __device__ __forceinline__ void store(float (&total)[OWN], const span &seen, con
         __syncwarp();
         const bool strange = stage_outputs(out + row / ROWS_OF_PIECE * OUT_PITCH + bulk_shift(to), own, total, half,
                                            CJ_ALPHA * (channel.y * unit), threshold_of(seen, channel) * inverse(unit), channel.x,
-                                           lane);
+                                           lane_anew(lane));
         __syncwarp();
         if (strange) {
             replace_strange(out, args, index, first_k, run);
