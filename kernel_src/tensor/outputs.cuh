@@ -222,8 +222,8 @@ __device__ __forceinline__ void store_in_bulk(const float *out, float *y, const 
     const piece_of_row p = make_piece(to, count, first);
     cj_async_fence();
     __syncwarp();
-    copy_rows(out, y, args, own_row < channels ? bulk_piece_of(to, p) : bulk_piece(0), channels < OUT_ROWS ? channels : OUT_ROWS,
-              count, first, lane);
+    copy_rows(out, y, args, own_row < channels ? bulk_piece_of(to, p) : bulk_piece(0), min(channels, OUT_ROWS), count, first,
+              lane);
     cj_bulk_store_commit();
     if (own_row < channels) {
         store_ends(to, out + own_row * OUT_PITCH + bulk_shift(to), p, column);
