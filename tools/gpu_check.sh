@@ -8,7 +8,7 @@ usage() {
     cat <<'TXT'
 usage: tools/gpu_check.sh [OPTION ...] [STAGE ...]
 
-Runs the stages in this order, or those given, and prints a summary: about ten minutes in all. Needs a GPU and a built
+Runs the stages in this order, or those given, and prints a summary: about a quarter of an hour in all. Needs a GPU and a built
 folder; no compiler but NVRTC, no network. A stage whose means are missing is "not run", with the reason. Exit status: 0
 none failed, 1 one did, 2 nothing could be run.
 
@@ -17,17 +17,19 @@ none failed, 1 one did, 2 nothing could be run.
   warm        layers used from a warmed cache, with NVRTC out of reach
   tensor      the grid again, forced onto family tensor, in each of the three maths
   depthwise   the grid again, forced onto family depthwise
-  bench       the kernelbench layers and those of the families' groups beside cuDNN in the three maths (needs PyTorch; about 6
-              minutes); writes the results file and its picture, and prints how the bars stand
+  bench       the layers of tools/bench/layers.txt beside cuDNN in the three maths (needs PyTorch; about 12 minutes); writes the
+              results file and its picture, and prints how the bars stand
   sanitize    small layers of all families under compute-sanitizer's memcheck and racecheck
 
   --build DIR         built folder, default build
   --warm-cache DIR    cache that `convjit warm --file tools/bench/sanitizer_layers.txt` filled, on any machine, for this
                       GPU's target; without it the stage warms one here
+  --cache DIR         cache of the stages that do not measure compiling, which may have been filled elsewhere; default a new
+                      one, thrown away
   --onnx DIR          folder of the ONNX conformance data, default /usr/share/libonnx-testdata/data where there
   --commit ID         of what is measured, where this is no git repository; default CONVJIT_COMMIT
   --output FILE       results file of bench, default tools/bench/results/h200.json
-  --bench OPTIONS     of tools/bench/compare_torch.py, in one word; default "--suite kernelbench --group tensor,depthwise --merge"
+  --bench OPTIONS     of tools/bench/compare_torch.py, in one word; default "--merge"
   --log FILE          all output, default tools/bench/results/gpu_check.txt
   --help              this text
 
@@ -41,15 +43,17 @@ layers=tools/bench/sanitizer_layers.txt
 
 build=build
 warm_cache=
+cache=
 onnx=/usr/share/libonnx-testdata/data
 output=tools/bench/results/h200.json
-bench="--suite kernelbench --group tensor,depthwise --merge"
+bench=--merge
 log=tools/bench/results/gpu_check.txt
 stages=()
 while [ $# -gt 0 ]; do
     case $1 in
     --build) build=${2:?--build needs a folder} && shift ;;
     --warm-cache) warm_cache=${2:?--warm-cache needs a folder} && shift ;;
+    --cache) cache=${2:?--cache needs a folder} && shift ;;
     --onnx) onnx=${2:?--onnx needs a folder} && shift ;;
     --commit) export CONVJIT_COMMIT=${2:?--commit needs an id} && shift ;;
     --output) output=${2:?--output needs a file} && shift ;;
@@ -71,7 +75,7 @@ done
 convjit=$build/tools/convjit
 python=${PYTHON:-python3}
 work=$(mktemp -d)
-cache=$work/cache
+cache=${cache:-$work/cache}
 trap 'rm -rf "$work"' EXIT
 
 lacks() { # REASON...
