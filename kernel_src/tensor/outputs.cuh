@@ -42,9 +42,11 @@ __device__ __forceinline__ int bulk_shift(const float *y) {
     return IN_BULK ? (int)((unsigned long long)y / sizeof(float) % 4) : 0;
 }
 constexpr bool STAGED_JOINED = ROWS_JOINED && (PHASED || IN_BULK);
+constexpr int OUT_WIDTH = ROWS_JOINED ? CJ_OUT_X : 0; /* of a row in a piece */
 __device__ __forceinline__ int place_of(int column, const product_row &row) {
     const int y = STAGED_JOINED ? column / PITCH * CJ_PHASES_Y + phases_y[row.y] : 0;
-    return STAGED_JOINED ? y * CJ_OUT_X + column % PITCH * CJ_PHASES_X + phases_x[row.x] : column * CJ_PHASES_X + phases_x[row.x];
+    const int x = (STAGED_JOINED ? column % PITCH : column) * CJ_PHASES_X + phases_x[row.x];
+    return y * OUT_WIDTH + x;
 }
 
 /* Rows of the run that end before column first + i; the compiler knows `first`, and i is less than 8. For place_of without
@@ -82,7 +84,8 @@ __device__ __forceinline__ long long offset_of(const output &o, const sizes &siz
     return (t.group * CJ_GROUP_OUT + channel) * channel_stride + (o.z * size.out_y + o.y) * size.out_x + o.x;
 }
 
-__device__ __forceinline__ float *address_of(const phased_piece &p, const cj_forward_args &args, const sizes &size, const tile &t) {
+__device__ __forceinline__ float *address_of(const phased_piece &p, const cj_forward_args &args, const sizes &size,
+                                             const tile &t) {
     return (float *)args.y + t.n * args.y_batch_stride + offset_of(p.first, size, t, p.channel, args.y_channel_stride);
 }
 
@@ -250,8 +253,6 @@ __device__ __forceinline__ void store_pieces(const float *out, float *y, const f
     }
 }
 
-constexpr int OUT_WIDTH = ROWS_JOINED ? CJ_OUT_X : 0;
-
 /* The phases along y and x that a thread writes: that of its row, and those behind it that no tap reaches. */
 struct own_phases {
     int y, begin_y, end_y, x, begin_x, end_x;
@@ -321,7 +322,8 @@ __device__ __forceinline__ void write_phases(float *piece, const float (&total)[
         const int first = i / 2 * 8, column = first + lane % 4 * 2 + i % 2, outputs = outputs_of_eight(first);
         if (outputs == 8 || (outputs > 0 && is_output(column))) {
             const int y = rows_before(first, lane % 4 * 2 + i % 2), x = column - y * PITCH;
-            store_own(piece + y * CJ_PHASES_Y * OUT_WIDTH + x * CJ_PHASES_X, total[i / 2 * 4 + half * 2 + i % 2], nothing, phases, x);
+            float *const to = piece + y * CJ_PHASES_Y * OUT_WIDTH + x * CJ_PHASES_X;
+            store_own(to, total[i / 2 * 4 + half * 2 + i % 2], nothing, phases, x);
         }
     }
 }
@@ -382,12 +384,27 @@ __device__ __forceinline__ void store_equal(float *to, float value, int count, i
     }
 }
 
+/* A warp's piece, of which all is bias if no tap reaches it, where bulk copies do not do it. */
+__device__ __forceinline__ void store_piece(const float *staged, const cj_forward_args &args, const sizes &size, const tile &t,
+                                            int channel, const output &first, int count, bool reached, float bias, int lane) {
+    float *const y = (float *)args.y + t.n * args.y_batch_stride + offset_of(first, size, t, channel, args.y_channel_stride);
+    const float *const z =
+        (const float *)args.z + t.n * args.z_batch_stride + offset_of(first, size, t, channel, args.z_channel_stride);
+    if (IN_BULK && !reached) {
+        store_equal(y, cj_finish(bias, 0.0F), count, lane);
+    }
+    for (int i = lane; i < count && !IN_BULK; i += 32) {
+        y[i] = cj_finish(reached ? staged[i] : bias, CJ_HAS_Z ? z[i] : 0.0F);
+    }
+}
+
 /* Staged pieces to memory, and with them the phases along z, and y if rows are not joined, that no tap reaches. */
 __device__ __forceinline__ void store_phases(const float *out, const cj_forward_args &args, const sizes &size, const tile &t,
                                              int first_k, int run, int lane) {
     constexpr bool ALL_REACHED = CJ_ACTIVE_Z * (ROWS_JOINED ? 1 : CJ_ACTIVE_Y) == CJ_PHASES_Z * (ROWS_JOINED ? 1 : CJ_PHASES_Y);
     if (IN_BULK) {
-        const phased_piece own = make_phased_piece(row_of(first_k + min(lane / 4, OUT_PIECES - 1) * ROWS_OF_PIECE), size, t, run);
+        const int own_k = first_k + min(lane / 4, OUT_PIECES - 1) * ROWS_OF_PIECE;
+        const phased_piece own = make_phased_piece(row_of(own_k), size, t, run);
         float *const to = address_of(own, args, size, t);
         const piece_of_row p = make_piece(to, own.exists ? own.count : 0, own.first.x == 0);
         cj_async_fence();
@@ -407,25 +424,18 @@ __device__ __forceinline__ void store_phases(const float *out, const cj_forward_
     }
 #pragma unroll 1
     for (int i = 0; i < OUT_PIECES && !(IN_BULK && ALL_REACHED); ++i) {
-        const product_row row = row_of(first_k + i * ROWS_OF_PIECE);
+        const int k = first_k + i * ROWS_OF_PIECE;
+        const product_row row = row_of(k);
         const phased_piece p = make_phased_piece(row, size, t, run);
-        const float bias = channels_of(args)[t.group * K_BLOCKS * M + first_k + i * ROWS_OF_PIECE].x;
-        for (int z = begin_of(phases_z, row.z); z < phases_z[row.z + 1] && row.exists; ++z) {
-            const int begin_y = ROWS_JOINED ? 0 : begin_of(phases_y, row.y), end_y = ROWS_JOINED ? 1 : phases_y[row.y + 1];
+        const float bias = channels_of(args)[t.group * K_BLOCKS * M + k].x;
+        const int own_z = phases_z[row.z], begin_z = begin_of(phases_z, row.z), end_z = row.exists ? phases_z[row.z + 1] : 0;
+        const int own_y = ROWS_JOINED ? 0 : phases_y[row.y], begin_y = ROWS_JOINED ? 0 : begin_of(phases_y, row.y);
+        const int end_y = ROWS_JOINED ? 1 : phases_y[row.y + 1];
+        for (int z = begin_z; z < end_z; ++z) {
             for (int y = begin_y; y < end_y; ++y) {
-                const output o = {p.first.z - phases_z[row.z] + z, p.first.y - (ROWS_JOINED ? 0 : phases_y[row.y]) + y, p.first.x};
-                const bool reached = o.z == p.first.z && o.y == p.first.y;
-                float *const to =
-                    (float *)args.y + t.n * args.y_batch_stride + offset_of(o, size, t, row.channel, args.y_channel_stride);
-                const float *const residual =
-                    (const float *)args.z + t.n * args.z_batch_stride + offset_of(o, size, t, row.channel, args.z_channel_stride);
-                const int count = is_there(o, size) ? p.count : 0;
-                if (IN_BULK && !reached) {
-                    store_equal(to, cj_finish(bias, 0.0F), count, lane);
-                }
-                for (int j = lane; j < count && !IN_BULK; j += 32) {
-                    to[j] = cj_finish(reached ? out[i * OUT_PITCH + j] : bias, CJ_HAS_Z ? residual[j] : 0.0F);
-                }
+                const output o = {p.first.z + z - own_z, p.first.y + y - own_y, p.first.x};
+                store_piece(out + i * OUT_PITCH, args, size, t, row.channel, o, is_there(o, size) ? p.count : 0,
+                            z == own_z && y == own_y, bias, lane);
             }
         }
     }
@@ -460,12 +470,13 @@ __device__ __forceinline__ void store(float (&total)[OWN], const span &seen, con
         const float *z = (const float *)args.z + t.n * args.z_batch_stride + first * args.z_channel_stride + o;
         float *const out = shared.out + (warp * CJ_OUT_BUFFERS + (run % CJ_OWN_RUNS * 2 + half) % CJ_OUT_BUFFERS) * OUT_BUFFER;
         const product_row own = row_of(first_k + row);
-        const float *const to = PHASED ? address_of(make_phased_piece(own, size, t, run), args, size, t) : y + row * args.y_channel_stride;
+        const float *const to =
+            PHASED ? address_of(make_phased_piece(own, size, t, run), args, size, t) : y + row * args.y_channel_stride;
         cj_bulk_store_wait<CJ_OUT_BUFFERS - 1>(); /* for what lies there */
         __syncwarp();
         const bool strange = stage_outputs(out + row / ROWS_OF_PIECE * OUT_PITCH + bulk_shift(to), own, total, half,
-                                           CJ_ALPHA * (channel.y * unit), threshold_of(seen, channel) * inverse(unit), channel.x,
-                                           lane_anew(lane));
+                                           CJ_ALPHA * (channel.y * unit), threshold_of(seen, channel) * inverse(unit),
+                                           channel.x, lane_anew(lane));
         __syncwarp();
         if (strange) {
             replace_strange(out, args, index, first_k, run);

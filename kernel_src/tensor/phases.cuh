@@ -2,7 +2,6 @@
  * its taps some of the convolution's, for each phase others. src/view.h says how that comes about. */
 
 constexpr bool PHASED = CJ_PHASES_Z * CJ_PHASES_Y * CJ_PHASES_X > 1;
-constexpr bool INTERLEAVED = CJ_PHASES_X > 1;
 
 /* The phases that taps reach, in order, and one past the last phase. */
 __constant__ const short phases_z[] = {CJ_PHASE_LIST_Z}, phases_y[] = {CJ_PHASE_LIST_Y}, phases_x[] = {CJ_PHASE_LIST_X};

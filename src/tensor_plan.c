@@ -1,0 +1,453 @@
+#include "tensor_plan.h"
+
+#include <math.h>
+
+#include "arithmetic.h"
+
+/* Sizes of the kernel. */
+enum {
+    CONSUMERS = 2,
+    FILLERS = 128,
+    MOST_SHARED = 227 * 1024,              /* of a block on sm_90 */
+    DEPTH = 8,                             /* of a slice */
+    MOST_FOLD_CHANNELS = 16,               /* with more, channels alone fill slices */
+    MOST_FOLD = 64,                        /* taps */
+    LEAST_LONG_SUMS = 7,                   /* sums of so many, where one alone would lose too much */
+    MOST_SLOT_SUMS = 3,                    /* sums of a slot, */
+    MOST_SUMMED_SLOT = 12,                 /* ... and products */
+    MOST_BLOCK_SUM = 6,                    /* products of a sum, and a slot, in math fp32_block */
+    MOST_SLOTS = 64,                       /* of weights that stay */
+    MOST_SLOT = 10,                        /* ... of a slot where nothing is summed apart (math tf32) */
+    MOST_BLOCK_PLAIN_SUMS = 16,            /* of a tile, that plain float32 adds up well enough in math fp32_block */
+    OUT_BYTES = 4 * CONSUMERS * 4,         /* shared memory for one output of each consumer warp */
+    MOST_OUT_PITCH = 4096,                 /* of a row of them */
+    SECTOR = 8,                            /* floats that memory writes at once */
+    MOST_SHARED_CHANNELS = 256,            /* what is known of them lies in shared memory */
+    CHANNEL_BYTES = 16,                    /* of what is known of an output channel */
+    LINE_BYTES = 16,                       /* of a folded line in the table of them */
+    SPAN_BYTES = 2 * 8 * 2 * FILLERS / 32, /* of two groups of filling warps */
+};
+
+/* ---- tiles ---- */
+
+int32_t cj_tensor_parts(const cj_tensor_config *c) {
+    return c->products == 1 ? 1 : 2;
+}
+
+/* Kernel taps of an axis that are not folded into lines. */
+static int64_t taps_of(const cj_problem *p, const cj_tensor_config *c, int axis) {
+    return c->fold == 2 || (c->fold == 1 && axis != CJ_X) ? 1 : p->kernel[axis];
+}
+
+static int64_t lines_of(const cj_problem *p, const cj_tensor_config *c) {
+    int64_t lines = p->group_in;
+    for (int d = 0; d < CJ_DIMS; ++d) {
+        lines *= p->kernel[d] / taps_of(p, c, d);
+    }
+    return lines;
+}
+
+static int64_t slices_of(const cj_problem *p, const cj_tensor_config *c) {
+    return (int64_t)(c->chunk_c / DEPTH) * c->chunk_y * taps_of(p, c, CJ_X);
+}
+
+/* Input columns from the first to the last unit of an output. */
+static int64_t reach(const cj_problem *p, const cj_tensor_config *c) {
+    return (taps_of(p, c, CJ_X) - 1) * p->dilation[CJ_X];
+}
+
+/* Output columns from a run to the next. */
+static int64_t run_step(const cj_tensor_config *c) {
+    return c->run_x - c->overlap;
+}
+
+/* Runs of a tile: consumers that do not differ in output channels have runs of their own. */
+static int32_t runs_of(const cj_tensor_config *c) {
+    return CONSUMERS / c->consumers_k * c->own_runs;
+}
+
+/* Rows and columns of units of a plane. */
+static int64_t rows_of(const cj_problem *p, const cj_tensor_config *c, const cj_tensor_tile *t) {
+    const int64_t parities = c->chunk_y > 1 ? p->stride[CJ_Y] : 1;
+    return parities * (t->y + (c->chunk_y - 1) * p->dilation[CJ_Y] / p->stride[CJ_Y]);
+}
+static int64_t columns_of(const cj_problem *p, const cj_tensor_config *c, const cj_tensor_tile *t) {
+    return t->pitch * (taps_of(p, c, CJ_X) > 1 ? p->stride[CJ_X] : 1);
+}
+
+static bool phased(const cj_tensor_config *c) {
+    return c->phases[CJ_Z] * c->phases[CJ_Y] * c->phases[CJ_X] > 1;
+}
+
+/* Do pieces of outputs have whole rows, do they leave by bulk copies, how many floats of one lie in shared memory until
+ * then, and how many pieces do eight rows of products have? */
+static bool joined_rows(const cj_problem *p, const cj_tensor_config *c) {
+    return !p->dynamic && c->run_x == p->out_size[CJ_X] && c->overlap == 0 &&
+           CJ_ROWS / c->active[CJ_X] % c->active[CJ_Y] == 0;
+}
+static bool in_bulk(const cj_problem *p, const cj_tensor_config *c) {
+    return p->desc.beta == 0.0F && (c->run_rows == 1 || joined_rows(p, c));
+}
+static int64_t out_pitch(const cj_problem *p, const cj_tensor_config *c) {
+    const int64_t rows = c->run_rows * c->phases[CJ_Y] * c->out_size[CJ_X], row = c->run_x * c->phases[CJ_X];
+    const int64_t count = joined_rows(p, c) ? rows : phased(c) ? row : c->columns;
+    return phased(c) || in_bulk(p, c) ? (3 + count + 7) / 16 * 16 + 8 : cj_round_up(c->columns, 32) + 8;
+}
+static int64_t out_pieces(const cj_problem *p, const cj_tensor_config *c) {
+    return CJ_ROWS / (c->active[CJ_X] * (joined_rows(p, c) ? c->active[CJ_Y] : 1));
+}
+
+int64_t cj_tensor_k_blocks(const cj_problem *p, const cj_tensor_tile *t, const cj_tensor_config *c) {
+    return cj_divide_up(p->group_out, t->k) * c->consumers_k;
+}
+
+cj_tensor_tile cj_tensor_outputs(const cj_tensor_config *c) {
+    return (cj_tensor_tile){.k = (int64_t)64 * c->consumers_k,
+                            .y = (int64_t)runs_of(c) / c->runs_x * c->run_rows,
+                            .x = c->runs_x * run_step(c)};
+}
+
+cj_tensor_tile cj_tensor_tile_of(const cj_problem *p, const cj_tensor_config *c) {
+    cj_tensor_tile t = cj_tensor_outputs(c);
+    t.pitch = t.x + c->overlap + reach(p, c) / p->stride[CJ_X];
+    const int64_t rows = c->chunk_c / DEPTH * rows_of(p, c, &t), columns = columns_of(p, c, &t);
+    t.units = rows * columns;
+    t.jobs = rows * cj_divide_up(columns, (int64_t)c->lanes * c->job_items);
+    t.held = cj_divide_up(t.jobs, FILLERS / c->lanes) * c->job_items;
+    t.chunks = cj_divide_up(lines_of(p, c), c->chunk_c) * taps_of(p, c, CJ_Z) * (taps_of(p, c, CJ_Y) / c->chunk_y);
+    t.products = cj_round_up((slices_of(p, c) + 1) / 2, c->slot_products);
+    const int64_t stages = c->stages, slots = c->slots, buffers = c->out_buffers;
+    const int64_t channels = p->desc.groups * cj_tensor_k_blocks(p, &t, c) * 64;
+    t.shared_bytes = 16 * (stages * cj_tensor_parts(c) * t.units + c->columns) +
+                     slots * c->consumers_k * c->slot_products * cj_tensor_parts(c) * CJ_TENSOR_PART_BYTES +
+                     OUT_BYTES * buffers * out_pieces(p, c) * out_pitch(p, c) + 8 * stages + SPAN_BYTES +
+                     (c->fold ? LINE_BYTES * cj_round_up(lines_of(p, c), c->chunk_c) : 0) +
+                     (channels <= MOST_SHARED_CHANNELS ? CHANNEL_BYTES * channels : 0) +
+                     8 * (2 * stages + 2 * slots + 3);
+    return t;
+}
+
+int32_t cj_tensor_compensation(const cj_tensor_config *c, const cj_tensor_tile *t) {
+    static const int32_t most_plain[CJ_TENSOR_MOST_SUM + 1] = {0, 12, 12, 12, 8, 0};   /* sums, by their products */
+    static const int32_t most_in_slot[CJ_TENSOR_MOST_SUM + 1] = {0, 10, 10, 10, 8, 0}; /* slots */
+    const int64_t sums = t->chunks * t->products / c->sum_products, slots = t->chunks * t->products / c->slot_products;
+    if (c->products < 4) {
+        return c->products == 3 && sums > MOST_BLOCK_PLAIN_SUMS ? CJ_TENSOR_ALWAYS : CJ_TENSOR_PLAIN;
+    }
+    return sums <= most_plain[c->sum_products]      ? CJ_TENSOR_PLAIN
+           : slots <= most_in_slot[c->sum_products] ? CJ_TENSOR_IN_SLOT
+                                                    : CJ_TENSOR_ALWAYS;
+}
+
+/* ---- cost: cycles of a multiprocessor. Fitted to 722 timed configurations of 23 layers in three maths on an H200, of
+ * which it tells the time to 8.5 % (root mean square), at their own batches. Planning for one batch, it picks one that
+ * takes 4 % longer than the best measured, where none leaves most multiprocessors idle. Fitted to two thirds of the
+ * layers it tells the time of the others to 10 to 18 %. ---- */
+
+/* Instructions of a filling warp for a stage. */
+static double fill_cost(const cj_tensor_config *c, int64_t jobs, int64_t held) {
+    return 21.0 + (double)held * (24.0 + 10.0 * cj_tensor_parts(c)) +
+           (double)cj_divide_up(jobs, FILLERS / c->lanes) * 22.0;
+}
+
+/* A thread's sums. */
+static double sums_of(const cj_tensor_config *c) {
+    return c->columns / 2.0 * c->own_runs;
+}
+
+/* Of the tensor cores for a consumer's slot: a product of 64 x N x 16 takes N / 2 and a little more. */
+static double slot_cost(const cj_tensor_config *c) {
+    return (double)c->slot_products * c->products * (sums_of(c) + 3.0 * c->own_runs);
+}
+
+/* Sums that a slot ends with. */
+static double closed_sums(const cj_tensor_config *c) {
+    return c->products > 1 ? (double)(c->slot_products / c->sum_products) : 0.0;
+}
+
+/* Instructions for a slot's sums: dividing, closing, and multiplying what is carried over. */
+static double sum_cost(const cj_tensor_config *c, int32_t compensation) {
+    const double closed = closed_sums(c);
+    const double kept = compensation == CJ_TENSOR_ALWAYS    ? closed
+                        : compensation == CJ_TENSOR_IN_SLOT ? closed - 1.0
+                                                            : 0.0;
+    const double scaled = c->products < 4 ? 0.0 : compensation == CJ_TENSOR_ALWAYS ? 3.0 : 2.0;
+    return (scaled + closed + 2.0 * kept) * sums_of(c);
+}
+
+/* How much longer memory takes for outputs that begin within sectors, or within 16 bytes, or leave by lanes, not by
+ * bulk copies. Overlapping runs begin with sectors, but what they share is stored twice in shared memory, and rows
+ * differ. */
+static double store_penalty(const cj_problem *p, const cj_tensor_config *c) {
+    const int64_t row = c->out_size[CJ_X], channel = row * c->out_size[CJ_Y] * c->out_size[CJ_Z];
+    const int64_t run = c->run_x * c->phases[CJ_X];
+    const int64_t step = joined_rows(p, c) ? c->run_rows * c->phases[CJ_Y] * row : run < row ? run | row : row;
+    const int64_t places = step | channel | SECTOR, whole = p->dynamic ? 1 : places & -places; /* a power of two */
+    return (in_bulk(p, c) ? 1.0 : 4.4) * (c->overlap > 0    ? (c->products == 1 ? 1.45 : 1.22)
+                                          : whole == SECTOR ? 1.0
+                                          : whole == 4      ? 1.3
+                                                            : 1.8);
+}
+
+/* Of a tile. Each instruction, whoever issues it, takes the tensor cores a cycle; beside them a consumer, the filling
+ * warps and the memory work, none of them perfectly. */
+static double tile_cost(const cj_problem *p, const cj_tensor_config *c, const cj_tensor_tile *t) {
+    const int64_t k_tiles = cj_divide_up(p->group_out, t->k), slots = t->chunks * (t->products / c->slot_products);
+    const bool resident = c->slots == slots && k_tiles == 1 && p->desc.groups == 1;
+    const double outputs =
+        (double)(p->desc.out_channels / p->desc.groups * c->phases[CJ_Z] * c->phases[CJ_Y] * c->phases[CJ_X]) /
+        (double)p->group_out; /* of a sum */
+    const double store = outputs * sums_of(c) * CONSUMERS * 128.0 * 4.0 / 19.4 * store_penalty(p, c);
+    const double waited_for = in_bulk(p, c) ? 1.0 - c->out_buffers / (2.0 * c->own_runs) : 1.0; /* of the store */
+    const double weights =
+        resident ? 0.0 : (double)(t->chunks * t->products * cj_tensor_parts(c) * CJ_TENSOR_PART_BYTES * c->consumers_k);
+    const double consumer =
+        (double)slots * (slot_cost(c) + sum_cost(c, cj_tensor_compensation(c, t))) + (double)c->own_runs * 960.0;
+    const double fill = (double)t->chunks * fill_cost(c, t->jobs, t->held);
+    const double parts[] = {2.0 * consumer + fill, consumer + (double)t->chunks * 90.0 + store * waited_for,
+                            fill * 8.8 / (c->fill_groups == 2 ? 1.15 : 1.0),
+                            store + (double)(t->chunks * t->units * DEPTH * 4) / 50.0 + weights / 63.0};
+    double sum = 0.0;
+    for (int i = 0; i < 4; ++i) {
+        sum += parts[i] * parts[i] * parts[i];
+    }
+    return cbrt(sum);
+}
+
+double cj_tensor_cost(const cj_problem *p, const cj_tensor_config *c, const cj_tensor_tile *t, int64_t batch) {
+    const int64_t out[CJ_DIMS] = {p->dynamic ? 1 : cj_most(1, p->out_size[CJ_Z]),
+                                  p->dynamic ? 128 : cj_most(1, p->out_size[CJ_Y]),
+                                  p->dynamic ? 128 : cj_most(1, p->out_size[CJ_X])};
+    const double tiles = (double)batch * (double)p->desc.groups * (double)cj_divide_up(p->group_out, t->k) *
+                         (double)out[CJ_Z] * (double)cj_divide_up(out[CJ_Y], t->y) *
+                         (double)cj_divide_up(out[CJ_X], t->x);
+    const double turns = tiles / CJ_TENSOR_BLOCKS;
+    const double waves = turns + 0.35 * fmin(turns, 1.0); /* the last one is seldom full; most batches are larger */
+    return waves * tile_cost(p, c, t) + 12500.0;
+}
+
+/* ---- the search ---- */
+
+/* Sums of math fp32: those of a slot that take the least time for a stage's products, filled up ones included. */
+static void choose_summed_slot(const cj_problem *p, cj_tensor_config *c) {
+    cj_tensor_config best = *c;
+    double least = -1.0;
+    for (c->sum_products = CJ_TENSOR_MOST_SUM; c->sum_products >= 1; --c->sum_products) {
+        for (int32_t sums = 1; sums <= MOST_SLOT_SUMS && sums * c->sum_products <= MOST_SUMMED_SLOT; ++sums) {
+            c->slot_products = sums * c->sum_products;
+            const cj_tensor_tile t = cj_tensor_tile_of(p, c);
+            const double slots = (double)(t.products / c->slot_products);
+            const double cost =
+                slots * (slot_cost(c) + sum_cost(c, cj_tensor_compensation(c, &t)) + closed_sums(c) * 100.0);
+            const int64_t all = t.chunks * t.products / c->sum_products;
+            const int64_t needed = c->sum_products == CJ_TENSOR_MOST_SUM ? LEAST_LONG_SUMS
+                                   : c->sum_products > 1                 ? 2
+                                                                         : 1;
+            if (all >= needed && (least < 0.0 || cost < least)) {
+                least = cost;
+                best = *c;
+            }
+        }
+    }
+    *c = best;
+}
+
+/* Of the counts up to the most allowed the one that leaves the fewest products of a stage to be filled up; of equals
+ * the largest. A single sum would have its whole loss in the result, so there are at least two. */
+static void choose_sum(const cj_problem *p, cj_tensor_config *c) {
+    c->slot_products = c->sum_products = c->lanes = c->job_items = 1;
+    if (c->products == 4) {
+        choose_summed_slot(p, c);
+        return;
+    }
+    const int64_t chunks = cj_tensor_tile_of(p, c).chunks, products = (slices_of(p, c) + 1) / 2;
+    int64_t most = cj_least(c->products == 1 ? MOST_SLOT : MOST_BLOCK_SUM, products);
+    if (c->products > 1 && chunks == 1) {
+        most = cj_least(most, cj_divide_up(products, 2));
+    }
+    c->sum_products = (int32_t)most;
+    for (int32_t count = (int32_t)most - 1; count > most / 2; --count) {
+        if (cj_round_up(products, count) < cj_round_up(products, c->sum_products)) {
+            c->sum_products = count;
+        }
+    }
+    c->slot_products = c->sum_products;
+}
+
+int32_t cj_tensor_consumer_registers(const cj_problem *p, const cj_tensor_config *c) {
+    const cj_tensor_tile t = cj_tensor_tile_of(p, c);
+    const int32_t sums = c->columns / 2 * c->own_runs * (c->products == 1 ? 1 : 2);
+    const int32_t least = t.pitch < DEPTH ? 144 : 128; /* the more for places in very short rows */
+    const bool plain = cj_tensor_compensation(c, &t) == CJ_TENSOR_PLAIN;
+    const int32_t beside = !plain ? 64 : c->products == 1 && c->run_rows > 1 ? 52 : 44;
+    return (int32_t)cj_most(cj_round_up(sums + beside, 8), least);
+}
+
+int32_t cj_tensor_filler_registers(const cj_problem *p, const cj_tensor_config *c) {
+    const int32_t left =
+        c->fill_groups == 2 ? 256 - cj_tensor_consumer_registers(p, c) : 488 - 2 * cj_tensor_consumer_registers(p, c);
+    return (int32_t)cj_least(left, 232);
+}
+
+/* Has a filling thread registers for the units of a stage, and for what it knows of their jobs? */
+static bool fill_fits(const cj_problem *p, const cj_tensor_config *c) {
+    const cj_tensor_tile t = cj_tensor_tile_of(p, c);
+    const int64_t needed = t.held * DEPTH + cj_divide_up(t.jobs, FILLERS / c->lanes) * 3;
+    return needed <= cj_tensor_filler_registers(p, c) - (c->fold ? 68 : 52);
+}
+
+/* The cheapest way to fill a stage; of equals, the most lanes, then the longest pieces. False if there are too few
+ * registers for any. */
+static bool choose_jobs(const cj_problem *p, cj_tensor_config *c) {
+    cj_tensor_config best = *c;
+    double least = -1.0;
+    for (c->lanes = 32; c->lanes >= 8; c->lanes /= 2) {
+        for (c->job_items = 8; c->job_items >= 1; --c->job_items) {
+            const cj_tensor_tile t = cj_tensor_tile_of(p, c);
+            const double cost = fill_cost(c, t.jobs, t.held);
+            if (fill_fits(p, c) && (least < 0.0 || cost < least)) {
+                least = cost;
+                best = *c;
+            }
+        }
+    }
+    *c = best;
+    return least >= 0.0;
+}
+
+/* Weights that stay; else slots for two stages if two groups fill, or a ring of 4 or 2. Above all as many buffers of
+ * outputs as a tile has, then half. False if nothing fits. */
+static bool choose_slots(const cj_problem *p, cj_tensor_config *c) {
+    const cj_tensor_tile t = cj_tensor_tile_of(p, c);
+    const int64_t stage = t.products / c->slot_products, all = t.chunks * stage;
+    const bool alone = cj_divide_up(p->group_out, t.k) == 1 && p->desc.groups == 1;
+    const bool ring = c->fill_groups == 1;
+    const int64_t slots[] = {alone ? all : 0, ring ? 4 : c->stages * stage, ring ? 2 : 0};
+    for (c->out_buffers = in_bulk(p, c) ? 2 * c->own_runs : 1; c->out_buffers >= 1; c->out_buffers /= 2) {
+        for (int i = 0; i < 3; ++i) {
+            c->slots = (int32_t)cj_least(slots[i], MOST_SLOTS + 1);
+            if (c->slots > 0 && c->slots <= MOST_SLOTS && cj_tensor_tile_of(p, c).shared_bytes <= MOST_SHARED) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* Completes the configuration and shows it, with two groups of filling warps and with one. */
+static bool consider(const cj_problem *p, cj_tensor_config c, cj_tensor_visitor visit, void *state) {
+    bool found = false;
+    for (c.fill_groups = 2; c.fill_groups >= 1; --c.fill_groups) {
+        c.slots = c.out_buffers = 1;
+        choose_sum(p, &c);
+        cj_tensor_candidate result = {.config = c};
+        if (!choose_slots(p, &c)) { /* whoever fills it */
+            result.dropped = "more than 232448 bytes of shared memory";
+        } else if (out_pitch(p, &c) >= MOST_OUT_PITCH) {
+            result.dropped = "rows of more than 4095 outputs";
+        } else if (!choose_jobs(p, &c)) {
+            result.dropped = "more units of a stage than a filling thread has registers for";
+        } else {
+            const cj_tensor_tile t = cj_tensor_tile_of(p, &c);
+            result.config = c;
+            result.cost = cj_tensor_cost(p, &c, &t, CJ_PLAN_BATCH);
+        }
+        if (visit) {
+            visit(&result, state);
+        }
+        found |= !result.dropped;
+    }
+    return found;
+}
+
+/* Runs of as many rows as a product has columns for, of half as many, and so on. */
+static bool consider_rows(const cj_problem *p, cj_tensor_config c, int32_t most_columns, cj_tensor_visitor visit,
+                          void *state) {
+    const int64_t pitch = c.run_x + reach(p, &c) / p->stride[CJ_X];
+    const int64_t rows = p->dynamic ? most_columns : cj_most(1, p->out_size[CJ_Y]);
+    const bool single = c.runs_x > 1 || c.overlap > 0 || (phased(&c) && !joined_rows(p, &c));
+    int32_t most = single ? 1 : (int32_t)cj_least((most_columns - c.run_x) / pitch + 1, rows);
+    bool found = false;
+    for (; most >= 1 && c.run_x <= most_columns && (visit || !found); most /= 2) {
+        c.run_rows = most;
+        c.columns = (int32_t)cj_round_up((most - 1) * pitch + c.run_x, 8);
+        c.chunk_y = (int32_t)taps_of(p, &c, CJ_Y);
+        found |= consider(p, c, visit, state);
+        if (c.chunk_y > 1) {
+            c.chunk_y = 1;
+            found |= consider(p, c, visit, state);
+        }
+    }
+    return found;
+}
+
+/* Rows that do not begin where sectors do are cut at sectors if runs overlap; other rows are cut there anyway. */
+static bool consider_widths(const cj_problem *p, cj_tensor_config c, int32_t most_columns, cj_tensor_visitor visit,
+                            void *state) {
+    enum { MOST_SPLITS = 8 };
+    const int64_t width = p->dynamic ? 128 : cj_most(1, p->out_size[CJ_X]);
+    const bool aligned = c.out_size[CJ_X] % SECTOR == 0;
+    bool found = false;
+    for (c.overlap = 0; c.overlap < SECTOR; c.overlap += SECTOR - 1) {
+        int64_t split = cj_divide_up(width, most_columns - c.overlap);
+        for (int i = 0; i < MOST_SPLITS && split <= width && (visit || !found);
+             ++i, split = cj_most(split + 1, split * 9 / 8)) {
+            if (c.overlap > 0 && (p->dynamic || aligned || split == 1 || p->desc.beta != 0.0F || /* z may be y */
+                                  c.phases[CJ_X] > 1)) {
+                continue;
+            }
+            const int64_t step = cj_divide_up(width, split);
+            c.run_x = (int32_t)(aligned && split > 1 ? cj_round_up(step, SECTOR) : step + c.overlap);
+            for (c.runs_x = 1; c.runs_x <= runs_of(&c); c.runs_x *= 2) {
+                found |= consider_rows(p, c, most_columns, visit, state);
+            }
+        }
+    }
+    return found;
+}
+
+bool cj_tensor_search(const cj_view *view, cj_tensor_visitor visit, void *state) {
+    const cj_problem *const p = &view->grid;
+    /* ptxas wants 26 registers beside a product's sums, of the 128 that the kernel starts with. */
+    enum { MOST_CHUNK = 64, COLUMNS = 128, MOST_COLUMNS = 200 };
+    const int64_t taps_zy = p->kernel[CJ_Z] * p->kernel[CJ_Y], taps = taps_zy * p->kernel[CJ_X];
+    const bool few = p->group_in < MOST_FOLD_CHANNELS;
+    const bool fits[] = {true, few && taps_zy > 1 && taps_zy <= MOST_FOLD,
+                         few && p->kernel[CJ_X] > 1 && taps <= MOST_FOLD};
+    cj_tensor_config c = {.rows = p->group_out,
+                          .products = p->desc.math == CONVJIT_TF32         ? 1
+                                      : p->desc.math == CONVJIT_FP32_BLOCK ? 3
+                                                                           : 4,
+                          .own_runs = 1,
+                          .stages = 2};
+    for (int d = 0; d < CJ_DIMS; ++d) {
+        c.grid[d] = p->out_size[d];
+        c.out_size[d] = view->layer.out_size[d];
+        c.phases[d] = view->axes[d].phases;
+        c.active[d] = view->axes[d].active;
+    }
+    bool found = false;
+    for (c.fold = 0; c.fold <= 2; ++c.fold) {
+        int32_t last = 0;
+        for (int32_t size = DEPTH; size <= MOST_CHUNK && fits[c.fold] && (visit || !found); size += DEPTH) {
+            const int64_t even = cj_divide_up(lines_of(p, &c), cj_divide_up(lines_of(p, &c), size));
+            c.chunk_c = (int32_t)cj_round_up(even, DEPTH);
+            if (c.chunk_c == last) {
+                continue;
+            }
+            last = c.chunk_c;
+            for (c.consumers_k = p->group_out > 64 ? 2 : 1; c.consumers_k >= 1; --c.consumers_k) {
+                if (c.products == 1) {
+                    for (c.own_runs = 1; c.own_runs <= 2; ++c.own_runs) {
+                        found |= consider_widths(p, c, COLUMNS, visit, state);
+                    }
+                    c.own_runs = 1;
+                    found |= consider_widths(p, c, MOST_COLUMNS, visit, state);
+                } else {
+                    found |= consider_widths(p, c, COLUMNS, visit, state);
+                }
+            }
+        }
+    }
+    return found;
+}
