@@ -35,6 +35,14 @@ void cj_candidates_drop(cj_candidates *list, const char *reason, const char *con
     ++list->dropped[at].count;
 }
 
+void cj_candidates_note(cj_candidates *list, const char *dropped, double ms, const char *config) {
+    if (dropped) {
+        cj_candidates_drop(list, dropped, config);
+    } else {
+        cj_candidates_add(list, ms, config);
+    }
+}
+
 void cj_candidates_print(const cj_candidates *list, const char *chosen, cj_text *out) {
     bool marked = false; /* two may read alike */
     for (size_t i = 0; i < list->kept; ++i) {

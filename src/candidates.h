@@ -34,6 +34,9 @@ void cj_candidates_add(cj_candidates *list, double ms, const char *config);
 /* One that could not; `reason` has the limit in it, and lives as long as the list. */
 void cj_candidates_drop(cj_candidates *list, const char *reason, const char *config);
 
+/* Either: `dropped` is why it could not be used, or NULL. */
+void cj_candidates_note(cj_candidates *list, const char *dropped, double ms, const char *config);
+
 /* One line a candidate, the one whose configuration is `chosen` marked with *; then a line for the slower ones and one
  * for each reason. */
 void cj_candidates_print(const cj_candidates *list, const char *chosen, cj_text *out);

@@ -501,11 +501,7 @@ static double predict_ms(const cj_problem *p, const cj_plan *plan, int64_t batch
 static void list_candidate(const candidate *c, void *state) {
     char text[CJ_CONFIG_MAX];
     describe(&c->config, text);
-    if (c->dropped) {
-        cj_candidates_drop(state, c->dropped, text);
-    } else {
-        cj_candidates_add(state, c->cost / CJ_CYCLES_PER_MS, text);
-    }
+    cj_candidates_note(state, c->dropped, c->cost / CJ_CYCLES_PER_MS, text);
 }
 
 static void explain(const cj_problem *p, const cj_target *target, cj_candidates *out) {

@@ -193,11 +193,7 @@ static void list_candidate(const cj_tensor_candidate *c, void *state) {
     const listing *to = state;
     char text[CJ_CONFIG_MAX];
     describe(to->problem, &c->config, text);
-    if (c->dropped) {
-        cj_candidates_drop(to->out, c->dropped, text);
-    } else {
-        cj_candidates_add(to->out, c->cost / CJ_CYCLES_PER_MS, text);
-    }
+    cj_candidates_note(to->out, c->dropped, c->cost / CJ_CYCLES_PER_MS, text);
 }
 
 static void explain(const cj_problem *problem, const cj_target *target, cj_candidates *out) {
