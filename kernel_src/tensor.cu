@@ -300,6 +300,9 @@ __constant__ const descriptor_steps product_steps;
 
 #include "tensor/fill.cuh"
 #include "tensor/add.cuh"
+#include "tensor/pieces.cuh"
+#include "tensor/exact.cuh"
+#include "tensor/phased.cuh"
 #include "tensor/outputs.cuh"
 
 /* ---- the roles ------------------------------------------------------------------------------------------------------- */

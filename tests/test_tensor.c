@@ -107,6 +107,13 @@ static const entry entries[] = {
     {.line = "conv3d n1 c9 k16 in6x7x8 f3x3x3 p1 d1x2x1", .distribution = REFERENCE_WIDE},
     {.line = "convt2d n1 c9 k3 in7x9 f4x4 s2 p1", .special = GRID_HUGE_IN_X},
     {.line = "conv1d n2 c16 k2 f9 p4 tanh", .special = GRID_INF_IN_X, .size = {200}},
+    /* kernels as large as the input and as their stride, of 363 and 961 taps; strides longer than the kernel; one
+       output */
+    {.line = "conv3d n5 c3 k40 in2x6x6 f2x6x6 s2x6x6", .special = GRID_INF_IN_X},
+    {.line = "conv3d n1 c2 k17 in4x13x14 f3x11x11", .distribution = REFERENCE_UNIFORM},
+    {.line = "conv2d n1 c3 k16 in33x35 f31x31", .special = GRID_NAN_IN_X},
+    {.line = "convt2d n1 c9 k20 in5x6 f2x2 s3 op2x0", .special = GRID_INF_IN_W},
+    {.line = "convt2d n2 c24 k18 in1x1 f1x1", .distribution = REFERENCE_WIDE},
     /* axes that memory does not tell apart */
     {.line = "conv3d n2 c3 k20 in9x8x5 f3x3x1 p1x1x0", .special = GRID_NAN_IN_X},
     {.line = "conv3d n1 c20 k24 in4x5x6 f2x1x1 s2x1x1 beta=1", .special = GRID_INF_IN_X},
