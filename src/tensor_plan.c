@@ -277,9 +277,14 @@ static void choose_sum(const cj_problem *p, cj_tensor_config *c) {
 int32_t cj_tensor_consumer_registers(const cj_problem *p, const cj_tensor_config *c) {
     const cj_tensor_tile t = cj_tensor_tile_of(p, c);
     const int32_t sums = c->columns / 2 * c->own_runs * (c->products == 1 ? 1 : 2);
-    const int32_t least = t.pitch < DEPTH ? 144 : 128; /* the more for places in very short rows */
-    const bool plain = cj_tensor_compensation(c, &t) == CJ_TENSOR_PLAIN;
-    const int32_t beside = !plain ? 64 : c->products == 1 && c->run_rows > 1 ? 52 : 44;
+    /* The more for places in short rows, among phases, in sizes that are open, and of a residual. */
+    const bool residual = p->desc.beta != 0.0F, rows = c->run_rows > 1;
+    const bool near = t.pitch < DEPTH || (rows && t.pitch < (int64_t)3 * DEPTH),
+               wide = c->phases[CJ_X] > 1 && c->columns > 128;
+    const int32_t least = phased(c) && residual ? 152 : near || wide || p->dynamic || residual ? 144 : 128;
+    const bool kept = cj_tensor_compensation(c, &t) != CJ_TENSOR_PLAIN;
+    const bool more = (c->products == 1 && rows) || (c->products == 4 && c->run_rows > 3);
+    const int32_t beside = kept ? 64 : residual && c->own_runs > 1 ? 68 : more ? 52 : 44;
     return (int32_t)cj_most(cj_round_up(sums + beside, 8), least);
 }
 

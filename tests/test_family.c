@@ -85,7 +85,8 @@ Test(family, the_fastest_is_chosen_for_the_target) {
         {"conv2d c64 k64 g64 in56x56 f3x3", "sm_70", &cj_family_depthwise},
         {"conv2d c64 k64 g64 in56x56 f3x3", "cpu", &cj_family_depthwise},
         {"conv2d c64 k64 g64 f3x3", "sm_90a", &cj_family_direct},
-        {"convt2d c64 k64 in56x56 f3x3", "sm_90a", &cj_family_direct},
+        {"convt2d c64 k64 in56x56 f3x3", "sm_90a", &cj_family_tensor},
+        {"convt2d c64 k64 in56x56 f3x3", "sm_90", &cj_family_direct},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
         const cj_problem problem = problem_of(cases[i].line);

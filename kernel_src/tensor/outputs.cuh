@@ -26,7 +26,7 @@ constexpr bool PAIRED = PARTS == 2 && (CJ_RUN_ROWS == 1 || (PITCH % 2 == 0 && RU
 
 /* Where columns lie in very short rows is found anew each time: there are no registers to remember it. */
 __device__ __forceinline__ int lane_anew(int lane) {
-    return PITCH < 8 ? cj_opaque(lane) : lane;
+    return PITCH < (PHASED ? 16 : 8) ? cj_opaque(lane) : lane;
 }
 
 /* A thread's outputs of half its channels to its row of `out`. */
