@@ -25,7 +25,7 @@ TXT
 }
 
 jobs=$(nproc)
-sanitized_stride=${CONVJIT_TEST_STRIDE:-16} # they run 3 to 10 times slower; all layers run in the plain stage
+sanitized_stride=${CONVJIT_TEST_STRIDE:-16} # they run 3 to 10 times slower than the plain stage
 
 build_and_test() { # BUILD OPTION...
     configure "$@" -D CONVJIT_TESTS=ON
