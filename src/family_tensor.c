@@ -118,7 +118,9 @@ static void stamp_axes(const cj_view *view, cj_text *out) {
         }
         cj_text_printf(out, "#define CJ_PHASE_LIST_%c ", "ZYX"[d]);
         for (int64_t phase = 0; phase < a->phases; ++phase) {
-            cj_text_printf(out, cj_axis_reaches(a, phase) ? "%lld, " : "", (long long)phase);
+            if (cj_axis_reaches(a, phase)) {
+                cj_text_printf(out, "%lld, ", (long long)phase);
+            }
         }
         cj_text_printf(out, "%lld /* that taps reach, and one past the last */\n", (long long)a->phases);
     }
