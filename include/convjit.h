@@ -34,7 +34,8 @@
  *
  * CUDA. The caller's current context and stream are used as they are: no device switch, no default-stream work, no
  * synchronisation. convjit_open must be called with the CUDA context current that all later calls will have current.
- * No function aborts, prints or throws. Results are deterministic and do not depend on the batch size.
+ * No function aborts, prints or throws. Results are deterministic and do not depend on the batch size; another
+ * batch_hint is another layer, which may add up in another order.
  */
 #ifndef CONVJIT_H
 #define CONVJIT_H
@@ -140,23 +141,25 @@ typedef enum convjit_activation {
  * Output size, convolution: floor((in + pad_begin + pad_end - dilation * (kernel - 1) - 1) / stride) + 1
  *              transposed:  (in - 1) * stride - pad_begin - pad_end + dilation * (kernel - 1) + output_padding + 1 */
 typedef struct convjit_desc {
-    size_t struct_size;            /* sizeof(convjit_desc), set by CONVJIT_DESC_INIT */
-    convjit_operation operation;   /* default: convolution */
-    int32_t rank;                  /* spatial dimensions, 1 to 3; default 2 */
-    int64_t in_channels;           /* C >= 1, a multiple of groups; no default */
-    int64_t out_channels;          /* K >= 1, a multiple of groups; no default */
-    int64_t groups;                /* >= 1; default 1 */
-    int64_t in_size[3];            /* spatial size of x; all 0 (default) = given at forward, no size is compiled in */
-    int64_t kernel[3];             /* taps, >= 1; default 1 */
-    int64_t stride[3];             /* >= 1; default 1 */
-    int64_t dilation[3];           /* >= 1; default 1 */
-    int64_t pad_begin[3];          /* >= 0; default 0 */
-    int64_t pad_end[3];            /* >= 0; default 0 */
-    int64_t output_padding[3];     /* transposed only, >= 0 and < max(stride, dilation); default 0 */
-    convjit_type data_type;        /* of x, y and z; default f32 */
-    convjit_type weight_type;      /* of w: f32 with f32 data, or any 16-bit type; default f32 */
-    convjit_type bias_type;        /* of bias; default f32 */
-    convjit_layout layout;         /* of x, y and z; declared, never guessed from strides; default channels first */
+    size_t struct_size;          /* sizeof(convjit_desc), set by CONVJIT_DESC_INIT */
+    convjit_operation operation; /* default: convolution */
+    int32_t rank;                /* spatial dimensions, 1 to 3; default 2 */
+    int64_t in_channels;         /* C >= 1, a multiple of groups; no default */
+    int64_t out_channels;        /* K >= 1, a multiple of groups; no default */
+    int64_t groups;              /* >= 1; default 1 */
+    int64_t in_size[3];          /* spatial size of x; all 0 (default) = given at forward, no size is compiled in */
+    int64_t batch_hint;          /* >= 0: the batch that forward is to be fastest for, which the plan is made for; every
+                                    batch runs. 0 (default): not known, a plan for batches of about 8 and more */
+    int64_t kernel[3];           /* taps, >= 1; default 1 */
+    int64_t stride[3];           /* >= 1; default 1 */
+    int64_t dilation[3];         /* >= 1; default 1 */
+    int64_t pad_begin[3];        /* >= 0; default 0 */
+    int64_t pad_end[3];          /* >= 0; default 0 */
+    int64_t output_padding[3];   /* transposed only, >= 0 and < max(stride, dilation); default 0 */
+    convjit_type data_type;      /* of x, y and z; default f32 */
+    convjit_type weight_type;    /* of w: f32 with f32 data, or any 16-bit type; default f32 */
+    convjit_type bias_type;      /* of bias; default f32 */
+    convjit_layout layout;       /* of x, y and z; declared, never guessed from strides; default channels first */
     convjit_layout weight_layout;  /* channels last: the channel axis of w moved last, [K][kernel...][C/groups] */
     convjit_math math;             /* default CONVJIT_FP32 */
     convjit_activation activation; /* default none */
@@ -166,14 +169,14 @@ typedef struct convjit_desc {
     float beta;                    /* default 0: z is not read */
 } convjit_desc;
 
-#define CONVJIT_DESC_INIT                                                                                   \
-    {                                                                                                       \
-        .struct_size = sizeof(convjit_desc), .operation = CONVJIT_CONVOLUTION, .rank = 2, .in_channels = 0, \
-        .out_channels = 0, .groups = 1, .in_size = {0, 0, 0}, .kernel = {1, 1, 1}, .stride = {1, 1, 1},     \
-        .dilation = {1, 1, 1}, .pad_begin = {0, 0, 0}, .pad_end = {0, 0, 0}, .output_padding = {0, 0, 0},   \
-        .data_type = CONVJIT_F32, .weight_type = CONVJIT_F32, .bias_type = CONVJIT_F32,                     \
-        .layout = CONVJIT_CHANNELS_FIRST, .weight_layout = CONVJIT_CHANNELS_FIRST, .math = CONVJIT_FP32,    \
-        .activation = CONVJIT_NONE, .activation_a = 0.0F, .activation_b = 0.0F, .alpha = 1.0F, .beta = 0.0F \
+#define CONVJIT_DESC_INIT                                                                                            \
+    {                                                                                                                \
+        .struct_size = sizeof(convjit_desc), .operation = CONVJIT_CONVOLUTION, .rank = 2, .in_channels = 0,          \
+        .out_channels = 0, .groups = 1, .in_size = {0, 0, 0}, .batch_hint = 0, .kernel = {1, 1, 1},                  \
+        .stride = {1, 1, 1}, .dilation = {1, 1, 1}, .pad_begin = {0, 0, 0}, .pad_end = {0, 0, 0},                    \
+        .output_padding = {0, 0, 0}, .data_type = CONVJIT_F32, .weight_type = CONVJIT_F32, .bias_type = CONVJIT_F32, \
+        .layout = CONVJIT_CHANNELS_FIRST, .weight_layout = CONVJIT_CHANNELS_FIRST, .math = CONVJIT_FP32,             \
+        .activation = CONVJIT_NONE, .activation_a = 0.0F, .activation_b = 0.0F, .alpha = 1.0F, .beta = 0.0F          \
     }
 
 /* ---------------------------------------------------------------------------------------------------------------------
@@ -273,9 +276,9 @@ CONVJIT_API convjit_status convjit_supported(const convjit_desc *desc, const cha
 /* Why is this layer computed the way it is? Calls `write` with one line at a time: every family, with the
  * configurations that its plan weighed up, their predicted milliseconds (see convjit_layer_predict_ms) and the reasons
  * against them, the chosen ones marked; for people, so the words may change. `batch` is predicted too, but decides
- * nothing: a layer has one plan for every batch. What CONVJIT_FAMILY forces is taken into account. Compiles nothing.
- * UNSUPPORTED where no family computes the layer, with the reasons written all the same; INVALID_LAYER,
- * INVALID_ARGUMENT, OUT_OF_MEMORY: nothing is written. */
+ * nothing: a layer has one plan for every batch, made for its batch_hint. What CONVJIT_FAMILY forces is taken into
+ * account. Compiles nothing. UNSUPPORTED where no family computes the layer, with the reasons written all the same;
+ * INVALID_LAYER, INVALID_ARGUMENT, OUT_OF_MEMORY: nothing is written. */
 CONVJIT_API convjit_status convjit_explain(const convjit_desc *desc, int64_t batch, const char *target,
                                            convjit_log_fn write, void *user);
 

@@ -46,6 +46,7 @@ static convjit_status check_channels(const convjit_desc *desc) {
     CJ_RETURN_IF(c < 1, INVALID, "in_channels %" PRId64 " is less than 1", c);
     CJ_RETURN_IF(k < 1, INVALID, "out_channels %" PRId64 " is less than 1", k);
     CJ_RETURN_IF(groups < 1, INVALID, "groups %" PRId64 " is less than 1", groups);
+    CJ_RETURN_IF(desc->batch_hint < 0, INVALID, "batch_hint %" PRId64 " is less than 0", desc->batch_hint);
     CJ_RETURN_IF(c % groups != 0, INVALID, "in_channels %" PRId64 " is not a multiple of groups %" PRId64, c, groups);
     CJ_RETURN_IF(k % groups != 0, INVALID, "out_channels %" PRId64 " is not a multiple of groups %" PRId64, k, groups);
     return CONVJIT_SUCCESS;

@@ -84,7 +84,7 @@ convjit_status cj_family_choose(const cj_problem *problem, const cj_target *targ
             continue;
         }
         make_plan(families[i].family, problem, target, &plan);
-        const double known = cj_family_predict_ms(problem, &plan, CJ_PLAN_BATCH);
+        const double known = cj_family_predict_ms(problem, &plan, problem->desc.batch_hint);
         const double ms = known > 0.0 ? known : INFINITY; /* without a model: the last resort */
         if (!found || ms < least) {
             *out = plan;
@@ -104,8 +104,8 @@ static void explain_times(const cj_problem *problem, const cj_plan *plan, int64_
         cj_text_printf(out, "no cost model\n");
         return;
     }
-    cj_text_printf(out, "%.4f ms", cj_family_predict_ms(problem, plan, CJ_PLAN_BATCH));
-    if (batch > 0 && batch != CJ_PLAN_BATCH) {
+    cj_text_printf(out, "%.4f ms", cj_family_predict_ms(problem, plan, problem->desc.batch_hint));
+    if (batch > 0 && batch != problem->desc.batch_hint) {
         cj_text_printf(out, ", %.4f ms for a batch of %lld", cj_family_predict_ms(problem, plan, batch),
                        (long long)batch);
     }
@@ -143,8 +143,8 @@ static void explain_family(const entry *e, const cj_problem *problem, const cj_t
 convjit_status cj_family_explain(const cj_problem *problem, const cj_target *target, int64_t batch, cj_text *out) {
     cj_plan plan = {0};
     const convjit_status status = cj_family_choose(problem, target, &plan);
-    cj_text_printf(out, "on %s; predicted times are those of an NVIDIA H200 and a batch of %d\n", target->name,
-                   CJ_PLAN_BATCH);
+    cj_text_printf(out, "on %s; predicted times are those of an NVIDIA H200 and a batch of %s%.0f\n", target->name,
+                   problem->desc.batch_hint > 0 ? "" : "about ", cj_known_batch(problem->desc.batch_hint));
     for (size_t i = 0; i < FAMILIES; ++i) {
         explain_family(&families[i], problem, target, batch, status == CONVJIT_SUCCESS ? plan.family : NULL, out);
     }

@@ -90,18 +90,25 @@ struct cj_family {
     void (*launch)(const cj_problem *problem, const cj_plan *plan, cj_forward_args *args, uint32_t *blocks);
     /* Optional (NULL: the family has no cost model). Milliseconds that a forward of `batch` images takes on an H200, to
      * which every family's model is fitted, whatever the target: so that every machine plans alike. A layer without a
-     * size has one that the family thinks usual. */
+     * size has one that the family thinks usual, a batch of 0 is CJ_USUAL_BATCH. */
     double (*predict_ms)(const cj_problem *problem, const cj_plan *plan, int64_t batch);
-    /* Optional. Tells `out` of every candidate that `plan` looks at, with its predicted time for a batch of
-     * CJ_PLAN_BATCH and its configuration, spelt as in cj_plan, or with the reason why it was dropped. */
+    /* Optional. Tells `out` of every candidate that `plan` looks at, with its predicted time for the layer's
+     * batch_hint and its configuration, spelt as in cj_plan, or with the reason why it was dropped. */
     void (*explain)(const cj_problem *problem, const cj_target *target, cj_candidates *out);
 };
 
-/* The batch that plans are made for: a layer has one kernel for every batch. */
-enum { CJ_PLAN_BATCH = 8 };
+/* The batch of a layer that has no batch_hint. */
+enum { CJ_USUAL_BATCH = 8 };
+
+static inline double cj_known_batch(int64_t batch) {
+    return batch > 0 ? (double)batch : CJ_USUAL_BATCH;
+}
 
 /* Of an H200 under load: cost models count cycles of one of its multiprocessors. */
 #define CJ_CYCLES_PER_MS 1.755e6
+
+/* Of a launch, about 6 us. */
+#define CJ_LAUNCH_CYCLES 10500.0
 
 /* One line of a family's `refuses`. */
 #define CJ_REFUSE_IF(condition, reason) \
@@ -114,11 +121,11 @@ convjit_status cj_family_supports(const cj_problem *problem, const cj_target *ta
 /* The plan of the family that computes the problem in the least predicted time; UNSUPPORTED as above. */
 convjit_status cj_family_choose(const cj_problem *problem, const cj_target *target, cj_plan *out);
 
-/* Writes every family with its candidates, or with the reason against it, as lines; times are those of a batch of
- * CJ_PLAN_BATCH, and of `batch` too for each family's plan. Returns what cj_family_choose returns. */
+/* Writes every family with its candidates, or with the reason against it, as lines; times are those of the layer's
+ * batch_hint, and of `batch` too for each family's plan. Returns what cj_family_choose returns. */
 convjit_status cj_family_explain(const cj_problem *problem, const cj_target *target, int64_t batch, cj_text *out);
 
-/* Milliseconds predicted for a plan and a batch; 0 where its family has no cost model. */
+/* Milliseconds predicted for a plan and a batch (0: not known); 0 where its family has no cost model. */
 double cj_family_predict_ms(const cj_problem *problem, const cj_plan *plan, int64_t batch);
 
 extern const cj_family cj_family_depthwise; /* family_depthwise.c */

@@ -263,7 +263,7 @@ static const rates last_rates = {0.049, 4.19, 0.0634, 0.0, 8.3, 186.0, 0.51, 1.0
 
 /* Tiles of a batch. */
 static double tiles_of(const cj_problem *p, const tile *t, int64_t batch) {
-    double tiles = (double)cj_divide_up(batch * p->desc.out_channels, t->k);
+    double tiles = ceil(cj_known_batch(batch) * (double)p->desc.out_channels / (double)t->k);
     for (int d = 0; d < CJ_DIMS; ++d) {
         tiles *= (double)cj_divide_up(cj_most(1, p->out_size[d]), t->out[d]);
     }
@@ -275,7 +275,7 @@ static double cube(double x) {
 }
 
 /* Cycles for a batch: for a tile the cube root of the sum of the parts' cubes, for they overlap, but less where they
- * take alike; then the last tile. Without the launch, about 6 us, which the other families' models lack too. */
+ * take alike; then the last tile. */
 static double cost_of(const cj_problem *p, const cj_depthwise_config *c, const tile *t, int64_t batch) {
     const rates r = p->channels_last ? last_rates : first_rates;
     double in = (double)p->desc.in_channels, out = (double)p->desc.out_channels;
@@ -284,19 +284,19 @@ static double cost_of(const cj_problem *p, const cj_depthwise_config *c, const t
         in *= (double)p->in_size[d], out *= (double)p->out_size[d];
     }
     const work w = work_of(p, c, t);
-    const double bytes = (double)element_bytes(p) * (in + out) * (double)batch / tiles;
+    const double bytes = (double)element_bytes(p) * (in + out) * cj_known_batch(batch) / tiles;
     const double latency = r.thread * w.issued * 32.0 / (double)threads_of(t) + r.row * w.rows;
     const double idle = 1.0 + r.idle / c->min_blocks;
     const double busy = cbrt(cube(r.issue * idle * w.issued) + cube(r.shared * w.shared) +
                              cube(r.memory * idle * bytes) + cube(r.waiting * latency / c->min_blocks));
-    return tiles / MULTIPROCESSORS * busy + r.tail * latency;
+    return tiles / MULTIPROCESSORS * busy + r.tail * latency + CJ_LAUNCH_CYCLES;
 }
 
 /* A configuration that the search looks at. */
 typedef struct candidate {
     cj_depthwise_config config;
     const char *dropped; /* why; NULL: it can be used */
-    double cost;         /* for a batch of CJ_PLAN_BATCH */
+    double cost;         /* for the layer's batch_hint */
 } candidate;
 
 typedef void (*visitor)(const candidate *c, void *state);
@@ -333,7 +333,7 @@ static bool show(const cj_problem *p, cj_depthwise_config config, visitor visit,
     candidate c = {.config = config};
     tile t;
     c.dropped = drops(p, &c.config, &t);
-    c.cost = c.dropped ? 0.0 : cost_of(p, &c.config, &t, CJ_PLAN_BATCH);
+    c.cost = c.dropped ? 0.0 : cost_of(p, &c.config, &t, p->desc.batch_hint);
     visit(&c, state);
     return !c.dropped;
 }

@@ -198,7 +198,7 @@ static int bank_cycles(const axis *axes, const cj_direct_config *c, const tile *
  * ones (the test that ends a phase's taps is not in the model); rank correlation 0.99. */
 static double cost_of(const cj_problem *p, const axis *axes, const cj_direct_config *c, const tile *t, int64_t batch) {
     const double multiprocessors = 132.0;
-    double tiles = (double)batch * (double)(p->desc.groups * cj_divide_up(p->group_out, t->k));
+    double tiles = cj_known_batch(batch) * (double)(p->desc.groups * cj_divide_up(p->group_out, t->k));
     double rows = (double)p->group_in, reached = 1.0; /* part of the phases that any tap reaches */
     for (int d = 0; d < CJ_DIMS; ++d) {
         const int64_t out = p->dynamic ? (p->desc.rank + d >= CJ_DIMS ? 100 : 1) : cj_most(1, p->out_size[d]);
@@ -231,14 +231,14 @@ static double cost_of(const cj_problem *p, const axis *axes, const cj_direct_con
         outputs * (double)t->threads / wide * (span < 8.0 ? 1.0 : span / 8.0 + (four ? 0.0 : 1.0));
     const double move = reached * in_sectors * 32.0 / 64.0 + out_sectors * 32.0 / 16.0;
     const double tile_cycles = reached * (compute + fill) + store + move;
-    return tiles / multiprocessors * tile_cycles + tile_cycles;
+    return tiles / multiprocessors * tile_cycles + tile_cycles + CJ_LAUNCH_CYCLES;
 }
 
 /* A configuration that the search looks at. */
 typedef struct candidate {
     cj_direct_config config;
     const char *dropped; /* why; NULL: it can be used */
-    double cost;         /* for a batch of CJ_PLAN_BATCH */
+    double cost;         /* for the layer's batch_hint */
 } candidate;
 
 /* Completes the configuration by its stage, unless there is a reason not to use it. */
@@ -282,7 +282,7 @@ static bool visit_blocks(const cj_problem *p, const axis *axes, int threads, vis
                                                   .channels = channels}};
                         tile t;
                         c.dropped = drops(p, axes, &c.config, &t);
-                        c.cost = c.dropped ? 0.0 : cost_of(p, axes, &c.config, &t, CJ_PLAN_BATCH);
+                        c.cost = c.dropped ? 0.0 : cost_of(p, axes, &c.config, &t, p->desc.batch_hint);
                         found |= !c.dropped;
                         visit(&c, state);
                     }

@@ -11,6 +11,7 @@
  *   cN kN           always      refused    in_channels, out_channels
  *   gN              if not 1    1          groups
  *   inSIZES         if given    dynamic    in_size
+ *   hint=N          if not 0    0          batch_hint
  *   fSIZES          always      refused    kernel ("filter"); f16 and f32 are types, so these write filter=16
  *   sSIZES          always      1          stride
  *   pSIZES          always      0          pad_begin and pad_end; p0:1 where they differ
@@ -59,6 +60,7 @@ typedef enum word_subject {
     OUT_CHANNELS,
     GROUPS,
     IN_SIZE,
+    BATCH_HINT,
     KERNEL,
     STRIDE,
     PADDING,
@@ -83,7 +85,7 @@ static const struct {
 } words[] = {
     /* clang-format off */
     {"n", BATCH, 0}, {"c", IN_CHANNELS, 0}, {"k", OUT_CHANNELS, 0}, {"g", GROUPS, 0},
-    {"in", IN_SIZE, 0}, {"f", KERNEL, 0}, {"filter=", KERNEL, 0}, {"s", STRIDE, 0},
+    {"in", IN_SIZE, 0}, {"hint=", BATCH_HINT, 0}, {"f", KERNEL, 0}, {"filter=", KERNEL, 0}, {"s", STRIDE, 0},
     {"p", PADDING, 0}, {"d", DILATION, 0}, {"op", OUTPUT_PADDING, 0},
     {"f32", DATA_TYPE, CONVJIT_F32}, {"f16", DATA_TYPE, CONVJIT_F16}, {"bf16", DATA_TYPE, CONVJIT_BF16},
     {"weights=", WEIGHT_TYPE, 0}, {"bias=", BIAS_TYPE, 0},
@@ -184,6 +186,9 @@ static void put_shape(line_writer *line, const convjit_desc *desc, int rank) {
     if (!all_equal(desc->in_size, rank, 0)) {
         put(line, " in");
         put_every_size(line, desc->in_size, rank);
+    }
+    if (desc->batch_hint != 0) {
+        put(line, " hint=%" PRId64, desc->batch_hint);
     }
     const bool reads_as_type = rank == 1 && (desc->kernel[0] == 16 || desc->kernel[0] == 32);
     put(line, reads_as_type ? " filter=" : " f");
@@ -377,6 +382,8 @@ static const char *read_value(const char **text, word_subject subject, int choic
         return read_number(text, &desc->groups);
     case IN_SIZE:
         return read_sizes(text, desc->rank, desc->in_size);
+    case BATCH_HINT:
+        return read_number(text, &desc->batch_hint);
     case KERNEL:
         return read_sizes(text, desc->rank, desc->kernel);
     case STRIDE:

@@ -43,14 +43,14 @@ int32_t cj_tensor_compensation(const cj_tensor_config *config, const cj_tensor_t
 int32_t cj_tensor_consumer_registers(const cj_problem *problem, const cj_tensor_config *config);
 int32_t cj_tensor_filler_registers(const cj_problem *problem, const cj_tensor_config *config);
 
-/* Cycles of a multiprocessor for a batch. */
+/* Cycles of a multiprocessor for a batch, 0: not known. */
 double cj_tensor_cost(const cj_problem *problem, const cj_tensor_config *config, const cj_tensor_tile *tile,
                       int64_t batch);
 
 typedef struct cj_tensor_candidate {
     cj_tensor_config config;
     const char *dropped; /* why; NULL: it can be used */
-    double cost;         /* for a batch of CJ_PLAN_BATCH */
+    double cost;         /* for the layer's batch_hint */
 } cj_tensor_candidate;
 
 typedef void (*cj_tensor_visitor)(const cj_tensor_candidate *c, void *state);

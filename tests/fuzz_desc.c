@@ -86,7 +86,7 @@ static bool sizes_are_legal(const convjit_desc *d, wide out[3]) {
 
 static convjit_status expected_status(const convjit_desc *d, wide out[3]) {
     if (!enums_are_legal(d) || d->rank < 1 || d->rank > 3 || d->in_channels < 1 || d->out_channels < 1 ||
-        d->groups < 1 || d->in_channels % d->groups != 0 || d->out_channels % d->groups != 0) {
+        d->groups < 1 || d->batch_hint < 0 || d->in_channels % d->groups != 0 || d->out_channels % d->groups != 0) {
         return CONVJIT_INVALID_LAYER;
     }
     for (int i = 0; i < d->rank; ++i) {
@@ -151,15 +151,15 @@ static void fuzz_raw(const uint8_t *data, size_t size) {
 
 static void fuzz_small(const uint8_t *data, size_t size) {
     convjit_desc desc = CONVJIT_DESC_INIT;
-    int64_t *const fields[] = {&desc.in_channels, &desc.out_channels, &desc.groups,  desc.in_size,
-                               desc.kernel,       desc.stride,        desc.dilation, desc.pad_begin,
-                               desc.pad_end,      desc.output_padding};
+    int64_t *const fields[] = {&desc.in_channels, &desc.out_channels, &desc.groups,       &desc.batch_hint,
+                               desc.in_size,      desc.kernel,        desc.stride,        desc.dilation,
+                               desc.pad_begin,    desc.pad_end,       desc.output_padding};
     size_t at = 0;
 #define NEXT (at < size ? data[at++] : 1)
     desc.operation = (convjit_operation)(NEXT % 2);
     desc.rank = NEXT % 3 + 1;
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; ++i) {
-        for (int axis = 0; axis < (i < 3 ? 1 : desc.rank); ++axis) {
+        for (int axis = 0; axis < (i < 4 ? 1 : desc.rank); ++axis) {
             const int value = NEXT;
             fields[i][axis] =
                 value < 192 ? value : (int64_t)((uint64_t)1 << (value - 192)); /* 63: the most negative number */

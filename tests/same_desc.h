@@ -15,9 +15,10 @@ static inline bool same_float(float a, float b) {
 static inline bool same_desc(const convjit_desc *a, const convjit_desc *b) {
     bool same = a->struct_size == b->struct_size && a->operation == b->operation && a->rank == b->rank &&
                 a->in_channels == b->in_channels && a->out_channels == b->out_channels && a->groups == b->groups &&
-                a->data_type == b->data_type && a->weight_type == b->weight_type && a->bias_type == b->bias_type &&
-                a->layout == b->layout && a->weight_layout == b->weight_layout && a->math == b->math &&
-                a->activation == b->activation && same_float(a->alpha, b->alpha) && same_float(a->beta, b->beta);
+                a->batch_hint == b->batch_hint && a->data_type == b->data_type && a->weight_type == b->weight_type &&
+                a->bias_type == b->bias_type && a->layout == b->layout && a->weight_layout == b->weight_layout &&
+                a->math == b->math && a->activation == b->activation && same_float(a->alpha, b->alpha) &&
+                same_float(a->beta, b->beta);
     for (int i = 0; same && i < a->rank; ++i) {
         same = a->in_size[i] == b->in_size[i] && a->kernel[i] == b->kernel[i] && a->stride[i] == b->stride[i] &&
                a->dilation[i] == b->dilation[i] && a->pad_begin[i] == b->pad_begin[i] &&

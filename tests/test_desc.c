@@ -41,6 +41,7 @@ static const struct {
     {"conv2d c1 k0 f1", "out_channels 0 is less than 1"},
     {"conv2d c1 k1 g0 f1", "groups 0 is less than 1"},
     {"conv2d c1 k1 g-1 f1", "groups -1 is less than 1"},
+    {"conv2d c1 k1 f1 hint=-1", "batch_hint -1 is less than 0"},
     {"conv2d c30 k8 g4 f1", "in_channels 30 is not a multiple of groups 4"},
     {"conv2d c8 k30 g4 f1", "out_channels 30 is not a multiple of groups 4"},
     {"conv2d c1 k1 in5x-1 f1", "in_size[1] -1 is less than 0"},

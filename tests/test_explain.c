@@ -122,7 +122,7 @@ static void expect_plan_first(const cj_family *family, const cj_problem *problem
     family->explain(problem, &target, &list);
     cr_assert_gt(list.kept, 0, "%s: %s", family->name, line);
     cr_expect_str_eq(list.best[0].config, plan.config, "%s: %s", family->name, line);
-    cr_expect_float_eq(list.best[0].ms, cj_family_predict_ms(problem, &plan, CJ_PLAN_BATCH), 1e-9, "%s: %s",
+    cr_expect_float_eq(list.best[0].ms, cj_family_predict_ms(problem, &plan, problem->desc.batch_hint), 1e-9, "%s: %s",
                        family->name, line);
     cr_expect_eq(list.dropped_otherwise, 0, "%s: %s: more reasons than have room", family->name, line);
 }
@@ -257,7 +257,10 @@ Test(explain, one_family_is_chosen_and_its_configuration_marked) {
 
 Test(explain, the_time_of_the_layers_own_batch_is_told_too) {
     expect_part(explained(CONVJIT_SUCCESS, "conv2d n16 c3 k8 in50x50 f3x3", "sm_80"), " ms for a batch of 16\n", true);
-    expect_part(explained(CONVJIT_SUCCESS, "conv2d n8 c3 k8 in50x50 f3x3", "sm_80"), "for a batch of 8", false);
+    expect_part(explained(CONVJIT_SUCCESS, "conv2d n8 c3 k8 in50x50 f3x3", "sm_80"), " ms for a batch of 8\n", true);
+    expect_part(explained(CONVJIT_SUCCESS, "conv2d n8 c3 k8 in50x50 hint=8 f3x3", "sm_80"), "for a batch of 8", false);
+    expect_part(explained(CONVJIT_SUCCESS, "conv2d c3 k8 in50x50 hint=3 f3x3", "sm_80"), "H200 and a batch of 3\n",
+                true);
     expect_part(explained(CONVJIT_SUCCESS, "conv2d n0 c3 k8 in50x50 f3x3", "sm_80"), "for a batch", false);
 }
 

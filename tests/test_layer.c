@@ -297,6 +297,20 @@ Test(layer, each_create_logs_one_line) {
     cr_expect_eq(line_count, 3);
 }
 
+Test(layer, hints_that_lead_to_one_plan_share_its_kernel) {
+    static const char *const hinted[] = {"conv2d c3 k4 in7x7 f3x3 s1 p0 f32 nchw fp32",
+                                         "conv2d c3 k4 in7x7 hint=8 f3x3 s1 p0 f32 nchw fp32",
+                                         "conv2d c3 k4 in7x7 hint=9223372036854775807 f3x3 s1 p0 f32 nchw fp32"};
+    convjit_context *context = open_for("sm_80");
+    for (size_t i = 0; i < sizeof hinted / sizeof *hinted; i++) {
+        convjit_layer *layer = create(context, hinted[i]);
+        cr_expect_str_eq(convjit_layer_get_info(layer).line, hinted[i]);
+        convjit_layer_destroy(layer);
+    }
+    cr_expect_eq(convjit_get_counters(context).compiles, 1);
+    convjit_close(context);
+}
+
 static long size_of(const char *path) {
     struct stat status;
     return stat(path, &status) == 0 ? (long)status.st_size : -1;

@@ -33,6 +33,7 @@ static void expect_round_trip(const convjit_desc *desc, int64_t batch) {
 static const char *const canonical[] = {
     "conv2d n8 c32 k64 in512x512 f5x9 s1 p0 f32 nchw fp32",
     "conv1d c1 k1 f1 s1 p0 f32 nchw fp32",
+    "conv2d n3 c1 k1 in5x7 hint=1 f1x1 s1 p0 f32 nchw fp32",
     "conv1d n0 c80 k512 in1000 f7 s1 p3 f32 nchw tf32 leaky_relu=0.1",
     "conv1d c1 k258 in576 filter=16 s8 p0 f16 nchw fp32",
     "conv1d c1 k258 filter=32 s16 p0:1 bf16 nhwc fp32",
@@ -100,7 +101,7 @@ Test(layer_line, the_longest_line_fits) {
     }
     const int wrong = INT32_MIN; /* prints longer than any word */
     desc.rank = 3, desc.operation = CONVJIT_TRANSPOSED;
-    desc.in_channels = desc.out_channels = desc.groups = INT64_MIN;
+    desc.in_channels = desc.out_channels = desc.groups = desc.batch_hint = INT64_MIN;
     desc.data_type = desc.bias_type = (convjit_type)wrong, desc.weight_type = (convjit_type)(wrong + 1);
     desc.layout = desc.weight_layout = (convjit_layout)wrong, desc.math = (convjit_math)wrong;
     desc.activation = CONVJIT_CLAMP;
@@ -128,12 +129,13 @@ Test(layer_line, words_may_come_in_any_order_and_defaults_be_left_out) {
 Test(layer_line, every_word_reaches_its_field) {
     convjit_desc d;
     int64_t batch;
-    cr_assert_eq(convjit_layer_line_parse("convt3d n9 c6 k4 g2 in7x8x9 f1x2x3 s4x5x6 p1x0x2:3x4x5 d2x1x3 op1x2x0 bf16 "
-                                          "weights=f16 bias=bf16 nhwc krsc tf32 clamp=-1.5:2.5 alpha=3 beta=-4",
-                                          &d, &batch),
-                 CONVJIT_SUCCESS);
+    cr_assert_eq(
+        convjit_layer_line_parse("convt3d n9 c6 k4 g2 in7x8x9 hint=11 f1x2x3 s4x5x6 p1x0x2:3x4x5 d2x1x3 op1x2x0 bf16 "
+                                 "weights=f16 bias=bf16 nhwc krsc tf32 clamp=-1.5:2.5 alpha=3 beta=-4",
+                                 &d, &batch),
+        CONVJIT_SUCCESS);
     cr_expect(batch == 9 && d.struct_size == sizeof d && d.operation == CONVJIT_TRANSPOSED && d.rank == 3);
-    cr_expect(d.in_channels == 6 && d.out_channels == 4 && d.groups == 2);
+    cr_expect(d.in_channels == 6 && d.out_channels == 4 && d.groups == 2 && d.batch_hint == 11);
     const int64_t want[7][3] = {{7, 8, 9}, {1, 2, 3}, {4, 5, 6}, {2, 1, 3}, {1, 0, 2}, {3, 4, 5}, {1, 2, 0}};
     const int64_t *const arrays[] = {d.in_size,   d.kernel,  d.stride,        d.dilation,
                                      d.pad_begin, d.pad_end, d.output_padding};
@@ -269,6 +271,7 @@ static convjit_desc random_desc(void) {
     d.operation = (convjit_operation)(next_random() % 2);
     d.rank = (int32_t)(1 + next_random() % 3);
     d.in_channels = random_size(), d.out_channels = random_size(), d.groups = random_size();
+    d.batch_hint = next_random() % 2 == 0 ? 0 : random_size();
     int64_t *const arrays[] = {d.in_size, d.kernel, d.stride, d.dilation, d.pad_begin, d.pad_end, d.output_padding};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; ++i) {
         const bool equal = next_random() % 2 == 0;

@@ -118,6 +118,10 @@ static const entry entries[] = {
     {.line = "conv3d n2 c3 k20 in9x8x5 f3x3x1 p1x1x0", .special = GRID_NAN_IN_X},
     {.line = "conv3d n1 c20 k24 in4x5x6 f2x1x1 s2x1x1 beta=1", .special = GRID_INF_IN_X},
     {.line = "convt3d n1 c10 k18 in4x5x6 f3x3x1 p1x0x0", .distribution = REFERENCE_UNIFORM},
+    /* tiles of a single image, as small as they get */
+    {.line = "conv2d n2 c24 k70 in14x14 hint=1 f3x3 p1", .special = GRID_NAN_IN_X},
+    {.line = "conv2d n1 c40 k140 in7x7 hint=1 f1x1 beta=1", .distribution = REFERENCE_WIDE},
+    {.line = "convt2d n1 c16 k20 in6x9 hint=1 f4x4 s2 p1 relu", .special = GRID_INF_IN_W},
     /* two runs a consumer; rows that are joined */
     {.line = "conv2d n1 c32 k66 in24x104 f3x3", .distribution = REFERENCE_UNIFORM},
     {.line = "conv3d n2 c3 k64 in7x9x10 f3x3x1 s2x1x1 p1x2x0 beta=1", .special = GRID_INF_IN_X, .slices = true},
@@ -284,11 +288,13 @@ ParameterizedTest(int *shard, tensor, compiles_the_benchmarks_layers_without_ser
     cr_assert_not_null(file);
     while (fgets(line, sizeof line, file) != NULL) {
         convjit_desc desc;
+        int64_t batch;
         const char *layer = strstr(line, ": ");
         line[strcspn(line, "\n")] = '\0';
-        if (line[0] == '#' || layer == NULL || convjit_layer_line_parse(layer + 2, &desc, NULL) != CONVJIT_SUCCESS) {
+        if (line[0] == '#' || layer == NULL || convjit_layer_line_parse(layer + 2, &desc, &batch) != CONVJIT_SUCCESS) {
             continue;
         }
+        desc.batch_hint = batch; /* as the benchmark does */
         for (int math = 0; math < MATHS; ++math, ++count) {
             if (count % (SHARDS * testing_stride()) == (size_t)*shard * testing_stride()) {
                 expect_good_code(line, desc, (convjit_math)math, MOST_SPILLED_BYTES, &target);
@@ -297,6 +303,31 @@ ParameterizedTest(int *shard, tensor, compiles_the_benchmarks_layers_without_ser
     }
     cr_expect_geq(count, 72 * MATHS);
     fclose(file);
+}
+
+/* Layers of ResNet-50 for one image: a plan for it keeps most multiprocessors busy, one for any batch does not. */
+Test(tensor, plans_for_the_batch_that_is_hinted_at) {
+    static const char *const lines[] = {"conv2d c64 k64 in56x56 f3x3 p1", "conv2d c256 k256 in14x14 f3x3 p1",
+                                        "conv2d c512 k2048 in7x7 f1x1"};
+    cj_target target;
+    cr_assert_eq(cj_target_parse("sm_90a", &target), CONVJIT_SUCCESS);
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; ++i) {
+        for (int math = 0; math < MATHS; ++math) {
+            cj_problem any, one;
+            cj_plan for_any = {.family = &cj_family_tensor}, for_one = for_any;
+            convjit_desc desc = parse(lines[i], NULL);
+            desc.math = (convjit_math)math;
+            cr_assert_eq(cj_problem_make(&desc, &any), CONVJIT_SUCCESS, "%s", convjit_last_error());
+            desc.batch_hint = 1;
+            cr_assert_eq(cj_problem_make(&desc, &one), CONVJIT_SUCCESS, "%s", convjit_last_error());
+            cj_family_tensor.plan(&any, &target, &for_any);
+            cj_family_tensor.plan(&one, &target, &for_one);
+            cr_expect_lt(1.05 * cj_family_predict_ms(&one, &for_one, 1), cj_family_predict_ms(&any, &for_any, 1), "%s",
+                         lines[i]);
+            cr_expect_leq(cj_family_predict_ms(&any, &for_any, 0), cj_family_predict_ms(&one, &for_one, 0), "%s",
+                          lines[i]);
+        }
+    }
 }
 
 /* The plan chooses; if it comes to choose otherwise, layers must be added above for the ways that none meets any more.

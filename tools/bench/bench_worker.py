@@ -81,7 +81,8 @@ def build(library, target, cache, line, math, family):
     """One kernel into the cache. What fails here fails again, and is reported, where it is measured."""
     convjit = Convjit(library)
     with forced(family), contextlib.suppress(ConvjitError), Context(convjit, target, cache) as context:
-        desc, _ = convjit.parse(line)
+        desc, batch = convjit.parse(line)
+        desc.batch_hint = batch
         desc.math = bench_files.MATHS.index(math)
         with Layer(context, desc):
             pass

@@ -33,6 +33,7 @@ class Desc(ctypes.Structure):
         ("out_channels", c_int64),
         ("groups", c_int64),
         ("in_size", c_int64 * 3),
+        ("batch_hint", c_int64),
         ("kernel", c_int64 * 3),
         ("stride", c_int64 * 3),
         ("dilation", c_int64 * 3),
