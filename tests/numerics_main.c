@@ -195,7 +195,8 @@ int main(int count, char **words) {
         fprintf(stderr, "cannot run on %s: %s\n", given.target, text);
         return 2;
     }
-    summary all = {.every = (size_t)atol(given.every) * testing_stride(), .turn = (size_t)math};
+    const size_t every = (size_t)atol(given.every) * testing_stride();
+    summary all = {.every = every, .turn = every * (CONVJIT_TF32 + 1) - math}; /* one of the first three runs always */
     run_grid(&on, &given, grid_make, &all);
     run_grid(&on, &given, grid_make_matrices, &all);
     run_onnx(&on, &given, &all);
