@@ -8,6 +8,7 @@ with sanitizers cannot be loaded into Python) the tests that call it are skipped
 """
 
 import collections
+import contextlib
 import ctypes
 import itertools
 import math
@@ -101,6 +102,19 @@ class Library(unittest.TestCase):
             self.assertAlmostEqual(bars[name]["min_mb"], 4e-6 * elements, delta=0.06, msg=name)
         self.assertEqual(names, list(bars))
         self.assertEqual(len(names), 72)
+
+    def test_large_layers_are_large_and_each_family_computes_some(self):
+        taken = collections.Counter()
+        for name, desc, batch in self.parsed(os.path.join(BENCH, "large_layers.txt")):
+            x = batch * desc.in_channels * math.prod(desc.spatial("in_size"))
+            y = batch * desc.out_channels * math.prod(self.convjit.out_size(desc))
+            self.assertGreater(max(x, y), 2**31, name)
+            self.assertLess(4e-9 * (x + y), 28.5, name)
+            for family in ("tensor", "depthwise", "direct"):
+                with convjit_ctypes.forced(family), contextlib.suppress(convjit_ctypes.ConvjitError):
+                    self.convjit.supported(desc, b"sm_90a")
+                    taken[family] += 1
+        self.assertEqual(taken, {"tensor": 7, "depthwise": 1, "direct": 7})
 
     def test_sanitizer_layers_are_supported_by_the_families_that_they_are_named_after(self):
         layers = list(self.parsed(os.path.join(BENCH, "sanitizer_layers.txt")))

@@ -20,6 +20,7 @@ none failed, 1 one did, 2 nothing could be run.
   bench       the layers of tools/bench/layers.txt beside cuDNN in the three maths (needs PyTorch; about 12 minutes); writes the
               results file and its picture, and prints how the bars stand
   sanitize    small layers of all families under compute-sanitizer's memcheck and racecheck
+  large       tensors of more than 2^31 elements (tools/bench/large_layers.txt; needs PyTorch and 40 GiB of the GPU's memory)
 
   --build DIR         built folder, default build
   --warm-cache DIR    cache that `convjit warm --file tools/bench/sanitizer_layers.txt` filled, on any machine, for this
@@ -37,7 +38,7 @@ Environment: PYTHON (default python3), COMPUTE_SANITIZER (default compute-saniti
 TXT
 }
 
-all_stages=(numerics host warm tensor depthwise bench sanitize)
+all_stages=(numerics host warm tensor depthwise bench sanitize large)
 not_run=77 # exit status of a stage that lacks its means
 layers=tools/bench/sanitizer_layers.txt
 
@@ -153,6 +154,15 @@ stage_bench() {
     "$python" -B tools/bench/compare_torch.py $bench --library "$build/libconvjit.so" --output "$output" || status=$?
     "$python" -B tools/bench/gate.py "$output" || true # how fast is no matter of right or wrong
     return "$status"
+}
+
+stage_large() {
+    local free
+    free=$("$python" -c 'import torch; print(torch.cuda.mem_get_info()[0] >> 30)') || lacks "$python has no PyTorch"
+    [ "$free" -ge 40 ] || lacks "$free GiB of the GPU's memory are free, 40 are needed"
+    "$python" -B tools/bench/compare_torch.py --layers tools/bench/large_layers.txt --family tensor,depthwise,direct \
+        --no-cudnn --no-cold --cache "$cache" --seconds-per-layer 0 --library "$build/libconvjit.so" --replace \
+        --output "$work/large.json"
 }
 
 find_sanitizer() {
