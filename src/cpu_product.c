@@ -4,9 +4,10 @@
  * into a matrix of the warpgroup, and the registers are set to POISON until no product in flight uses them, so who
  * reads them too early computes with NaN, and who writes them is found out. A and B are descriptors of shared memory.
  *
- * The tensor core may read shared memory at any time between issue and wait, so every second product is computed as
- * soon as all threads have issued it, and the others as late as the wait allows, after every other thread has had a
- * turn: data that is not there yet, or no longer, gives wrong results. The arithmetic is in cpu_tensor_core.c.
+ * The tensor core may read shared memory at any time between issue and wait, so the first product of every second sum
+ * is computed as soon as all threads have issued it, and the others as late as the wait allows, after every other
+ * thread has had a turn: data that is not there yet, or no longer, gives wrong results. In the order of their issue all
+ * the same: a sum's bits depend on it. The arithmetic is in cpu_tensor_core.c.
  *
  * Errors: threads of a warpgroup that miss a product or a wait or disagree on one; a descriptor that reaches past the
  * block's shared memory; registers that are touched in flight; a first product, or first one after a wait, without
@@ -55,7 +56,8 @@ struct cj_warpgroup {
     member members[WARPGROUP];
     uint64_t first, end; /* products in flight, numbered from the block's start; number i is queue[i % MOST_PRODUCTS] */
     uint64_t groups;     /* waited for */
-    uint32_t waiting;    /* threads */
+    uint64_t sums_begun;
+    uint32_t waiting; /* threads */
     uint32_t index;
     sums sums[MOST_SUMS];
     product queue[MOST_PRODUCTS];
@@ -183,8 +185,10 @@ static void begin_product(cj_block *block, warpgroup *group, uint32_t thread, co
         cj_block_fail(block, "more than %d products in flight: MOST_PRODUCTS in src/cpu_product.c", MOST_PRODUCTS);
     }
     sums *sum = find_sums(group, thread, given->sum);
-    if (!sum) {
+    const bool first = !sum;
+    if (first) {
         sum = free_sums(block, group);
+        ++group->sums_begun;
     }
     for (uint64_t i = group->first; i < group->end && !given->add; ++i) { /* what they add is overwritten */
         get_product(group, i)->done |= get_product(group, i)->sum == sum;
@@ -196,7 +200,7 @@ static void begin_product(cj_block *block, warpgroup *group, uint32_t thread, co
                    .add = given->add,
                    .group = group->members[thread].groups,
                    .sum = sum,
-                   .early = group->end % 2 == 0};
+                   .early = first && group->sums_begun % 2 == 1};
     ++sum->products;
     ++group->end;
 }

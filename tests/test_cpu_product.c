@@ -203,6 +203,21 @@ Test(cpu_product, sums_that_are_read_before_the_wait_are_NaN) {
                         128));
 }
 
+#define THREE_PRODUCTS(sum)                                                                                            \
+    "    cj_product_fence(" #sum ");\n    cj_product_f16(" #sum ", a, b, 1);\n    cj_product_f16(" #sum                \
+    ", a, b + 1, 1);\n    cj_product_f16(" #sum ", a, b + 2, 1);\n    cj_product_commit();\n    cj_product_wait(" #sum \
+    ");\n"
+
+/* Sums that float32 rounds, so that another order gives other bits, whenever their products are computed. */
+Test(cpu_product, products_of_a_sum_are_added_in_their_order) {
+    static double want[ROWS][COLUMNS]; /* 0: equal */
+    operands *in = make_integers(11, 24);
+    expect_sums("    float again[N / 2];\n    for (int i = 0; i < N / 2; ++i) again[i] = sum[i];\n" THREE_PRODUCTS(sum)
+                    THREE_PRODUCTS(again) "    for (int i = 0; i < N / 2; ++i) sum[i] = sum[i] == again[i] ? 0 : 1;\n",
+                in, want);
+    free(in);
+}
+
 /* The threads from 128 on wait until an operand is free, then overwrite it. */
 #define OVERWRITE(first, count)                                                       \
     "    if (t >= 128) {\n"                                                           \
