@@ -157,9 +157,8 @@ static void constants(const cj_problem *problem, const cj_plan *plan, cj_text *o
     cj_stamp_int(out, "CJ_FILL_GROUPS", c->fill_groups, "groups of filling warps");
     cj_stamp_int(out, "CJ_LANES", c->lanes, "threads that fill a piece of a row");
     cj_stamp_int(out, "CJ_JOB_ITEMS", c->job_items, "units of such a piece for each of them");
-    const int32_t registers = cj_tensor_consumer_registers(p, c);
-    cj_stamp_int(out, "CJ_CONSUMER_REGISTERS", registers, "of a thread");
-    cj_stamp_int(out, "CJ_FILLER_REGISTERS", cj_tensor_filler_registers(p, c), "of a filling thread");
+    cj_stamp_int(out, "CJ_CONSUMER_REGISTERS", cj_tensor_consumer_registers(p, c, &t), "of a thread");
+    cj_stamp_int(out, "CJ_FILLER_REGISTERS", cj_tensor_filler_registers(p, c, &t), "of a filling thread");
     cj_stamp_int(out, "CJ_SHARED_BYTES", plan->shared_bytes, "dynamic shared memory");
     stamp_sum(c->columns, out);
 }

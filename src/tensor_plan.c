@@ -47,8 +47,9 @@ static int64_t lines_of(const cj_problem *p, const cj_tensor_config *c) {
     return lines;
 }
 
-static int64_t slices_of(const cj_problem *p, const cj_tensor_config *c) {
-    return (int64_t)(c->chunk_c / DEPTH) * c->chunk_y * taps_of(p, c, CJ_X);
+/* Of a stage, each of two slices. */
+static int64_t slice_products(const cj_problem *p, const cj_tensor_config *c) {
+    return (c->chunk_c / DEPTH * c->chunk_y * taps_of(p, c, CJ_X) + 1) / 2;
 }
 
 /* Input columns from the first to the last unit of an output. */
@@ -107,23 +108,37 @@ cj_tensor_tile cj_tensor_outputs(const cj_tensor_config *c) {
                             .x = c->runs_x * run_step(c)};
 }
 
+/* What follows from slot_products, from lanes and job_items, and from slots and out_buffers: the search tries many of
+ * them for one tile. */
+static void set_products(const cj_problem *p, const cj_tensor_config *c, cj_tensor_tile *t) {
+    t->products = cj_round_up(slice_products(p, c), c->slot_products);
+}
+static void set_jobs(const cj_tensor_config *c, cj_tensor_tile *t) {
+    const int64_t pieces = t->rows * cj_divide_up(t->columns, (int64_t)c->lanes * c->job_items);
+    t->jobs = cj_divide_up(pieces, FILLERS / c->lanes);
+    t->held = t->jobs * c->job_items;
+}
+static void set_shared(const cj_problem *p, const cj_tensor_config *c, cj_tensor_tile *t) {
+    const int64_t stages = c->stages, slots = c->slots, buffers = c->out_buffers;
+    const int64_t channels = p->desc.groups * cj_tensor_k_blocks(p, t, c) * 64;
+    t->shared_bytes = 16 * (stages * cj_tensor_parts(c) * t->units + c->columns) +
+                      slots * c->consumers_k * c->slot_products * cj_tensor_parts(c) * CJ_TENSOR_PART_BYTES +
+                      OUT_BYTES * buffers * out_pieces(p, c) * out_pitch(p, c) + 8 * stages + SPAN_BYTES +
+                      (c->fold ? LINE_BYTES * cj_round_up(lines_of(p, c), c->chunk_c) : 0) +
+                      (channels <= MOST_SHARED_CHANNELS ? CHANNEL_BYTES * channels : 0) +
+                      8 * (2 * stages + 2 * slots + 3);
+}
+
 cj_tensor_tile cj_tensor_tile_of(const cj_problem *p, const cj_tensor_config *c) {
     cj_tensor_tile t = cj_tensor_outputs(c);
     t.pitch = t.x + c->overlap + reach(p, c) / p->stride[CJ_X];
-    const int64_t rows = c->chunk_c / DEPTH * rows_of(p, c, &t), columns = columns_of(p, c, &t);
-    t.units = rows * columns;
-    t.jobs = rows * cj_divide_up(columns, (int64_t)c->lanes * c->job_items);
-    t.held = cj_divide_up(t.jobs, FILLERS / c->lanes) * c->job_items;
+    t.rows = c->chunk_c / DEPTH * rows_of(p, c, &t);
+    t.columns = columns_of(p, c, &t);
+    t.units = t.rows * t.columns;
     t.chunks = cj_divide_up(lines_of(p, c), c->chunk_c) * taps_of(p, c, CJ_Z) * (taps_of(p, c, CJ_Y) / c->chunk_y);
-    t.products = cj_round_up((slices_of(p, c) + 1) / 2, c->slot_products);
-    const int64_t stages = c->stages, slots = c->slots, buffers = c->out_buffers;
-    const int64_t channels = p->desc.groups * cj_tensor_k_blocks(p, &t, c) * 64;
-    t.shared_bytes = 16 * (stages * cj_tensor_parts(c) * t.units + c->columns) +
-                     slots * c->consumers_k * c->slot_products * cj_tensor_parts(c) * CJ_TENSOR_PART_BYTES +
-                     OUT_BYTES * buffers * out_pieces(p, c) * out_pitch(p, c) + 8 * stages + SPAN_BYTES +
-                     (c->fold ? LINE_BYTES * cj_round_up(lines_of(p, c), c->chunk_c) : 0) +
-                     (channels <= MOST_SHARED_CHANNELS ? CHANNEL_BYTES * channels : 0) +
-                     8 * (2 * stages + 2 * slots + 3);
+    set_products(p, c, &t);
+    set_jobs(c, &t);
+    set_shared(p, c, &t);
     return t;
 }
 
@@ -146,9 +161,8 @@ int32_t cj_tensor_compensation(const cj_tensor_config *c, const cj_tensor_tile *
  * it tells 0.80 to 1.13 of the time that h200.json has; with the average of batches it would be 0.52 to 1.33. ---- */
 
 /* Instructions of a filling warp for a stage. */
-static double fill_cost(const cj_tensor_config *c, int64_t jobs, int64_t held) {
-    return 21.0 + (double)held * (24.0 + 10.0 * cj_tensor_parts(c)) +
-           (double)cj_divide_up(jobs, FILLERS / c->lanes) * 22.0;
+static double fill_cost(const cj_tensor_config *c, const cj_tensor_tile *t) {
+    return 21.0 + (double)t->held * (24.0 + 10.0 * cj_tensor_parts(c)) + (double)t->jobs * 22.0;
 }
 
 /* A thread's sums. */
@@ -204,7 +218,7 @@ static double tile_cost(const cj_problem *p, const cj_tensor_config *c, const cj
         resident ? 0.0 : (double)(t->chunks * t->products * cj_tensor_parts(c) * CJ_TENSOR_PART_BYTES * c->consumers_k);
     const double consumer =
         (double)slots * (slot_cost(c) + sum_cost(c, cj_tensor_compensation(c, t))) + (double)c->own_runs * 960.0;
-    const double fill = (double)t->chunks * fill_cost(c, t->jobs, t->held);
+    const double fill = (double)t->chunks * fill_cost(c, t);
     const double parts[] = {2.0 * consumer + fill, consumer + (double)t->chunks * 90.0 + store * waited_for,
                             fill * 8.8 / (c->fill_groups == 2 ? 1.15 : 1.0),
                             store + (double)(t->chunks * t->units * DEPTH * 4) / 50.0 + weights / 63.0};
@@ -231,17 +245,17 @@ double cj_tensor_cost(const cj_problem *p, const cj_tensor_config *c, const cj_t
 /* ---- the search ---- */
 
 /* Sums of math fp32: those of a slot that take the least time for a stage's products, filled up ones included. */
-static void choose_summed_slot(const cj_problem *p, cj_tensor_config *c) {
+static void choose_summed_slot(const cj_problem *p, cj_tensor_config *c, cj_tensor_tile *t) {
     cj_tensor_config best = *c;
     double least = -1.0;
     for (c->sum_products = CJ_TENSOR_MOST_SUM; c->sum_products >= 1; --c->sum_products) {
         for (int32_t sums = 1; sums <= MOST_SLOT_SUMS && sums * c->sum_products <= MOST_SUMMED_SLOT; ++sums) {
             c->slot_products = sums * c->sum_products;
-            const cj_tensor_tile t = cj_tensor_tile_of(p, c);
-            const double slots = (double)(t.products / c->slot_products);
+            set_products(p, c, t);
+            const double slots = (double)(t->products / c->slot_products);
             const double cost =
-                slots * (slot_cost(c) + sum_cost(c, cj_tensor_compensation(c, &t)) + closed_sums(c) * 100.0);
-            const int64_t all = t.chunks * t.products / c->sum_products;
+                slots * (slot_cost(c) + sum_cost(c, cj_tensor_compensation(c, t)) + closed_sums(c) * 100.0);
+            const int64_t all = t->chunks * t->products / c->sum_products;
             const int64_t needed = c->sum_products == CJ_TENSOR_MOST_SUM ? LEAST_LONG_SUMS
                                    : c->sum_products > 1                 ? 2
                                                                          : 1;
@@ -256,15 +270,14 @@ static void choose_summed_slot(const cj_problem *p, cj_tensor_config *c) {
 
 /* Of the counts up to the most allowed the one that leaves the fewest products of a stage to be filled up; of equals
  * the largest. A single sum would have its whole loss in the result, so there are at least two. */
-static void choose_sum(const cj_problem *p, cj_tensor_config *c) {
-    c->slot_products = c->sum_products = c->lanes = c->job_items = 1;
+static void choose_sum(const cj_problem *p, cj_tensor_config *c, cj_tensor_tile *t) {
     if (c->products == 4) {
-        choose_summed_slot(p, c);
+        choose_summed_slot(p, c, t);
         return;
     }
-    const int64_t chunks = cj_tensor_tile_of(p, c).chunks, products = (slices_of(p, c) + 1) / 2;
+    const int64_t products = slice_products(p, c);
     int64_t most = cj_least(c->products == 1 ? MOST_SLOT : MOST_BLOCK_SUM, products);
-    if (c->products > 1 && chunks == 1) {
+    if (c->products > 1 && t->chunks == 1) {
         most = cj_least(most, cj_divide_up(products, 2));
     }
     c->sum_products = (int32_t)most;
@@ -276,43 +289,35 @@ static void choose_sum(const cj_problem *p, cj_tensor_config *c) {
     c->slot_products = c->sum_products;
 }
 
-int32_t cj_tensor_consumer_registers(const cj_problem *p, const cj_tensor_config *c) {
-    const cj_tensor_tile t = cj_tensor_tile_of(p, c);
+int32_t cj_tensor_consumer_registers(const cj_problem *p, const cj_tensor_config *c, const cj_tensor_tile *t) {
     const int32_t sums = c->columns / 2 * c->own_runs * (c->products == 1 ? 1 : 2);
     /* The more for places in short rows, among phases, in sizes that are open, and of a residual. */
     const bool residual = p->desc.beta != 0.0F, rows = c->run_rows > 1;
-    const bool near = t.pitch < DEPTH || (rows && t.pitch < (int64_t)3 * DEPTH),
+    const bool near = t->pitch < DEPTH || (rows && t->pitch < (int64_t)3 * DEPTH),
                wide = c->phases[CJ_X] > 1 && c->columns > 128;
     const int32_t least = phased(c) && residual ? 152 : near || wide || p->dynamic || residual ? 144 : 128;
-    const bool kept = cj_tensor_compensation(c, &t) != CJ_TENSOR_PLAIN;
+    const bool kept = cj_tensor_compensation(c, t) != CJ_TENSOR_PLAIN;
     const bool more = (c->products == 1 && rows) || (c->products == 4 && c->run_rows > 3);
     const int32_t beside = kept ? 64 : residual && c->own_runs > 1 ? 68 : more ? 52 : 44;
     return (int32_t)cj_most(cj_round_up(sums + beside, 8), least);
 }
 
-int32_t cj_tensor_filler_registers(const cj_problem *p, const cj_tensor_config *c) {
-    const int32_t left =
-        c->fill_groups == 2 ? 256 - cj_tensor_consumer_registers(p, c) : 488 - 2 * cj_tensor_consumer_registers(p, c);
-    return (int32_t)cj_least(left, 232);
+int32_t cj_tensor_filler_registers(const cj_problem *p, const cj_tensor_config *c, const cj_tensor_tile *t) {
+    const int32_t consumer = cj_tensor_consumer_registers(p, c, t);
+    return (int32_t)cj_least(c->fill_groups == 2 ? 256 - consumer : 488 - 2 * consumer, 232);
 }
 
-/* Has a filling thread registers for the units of a stage, and for what it knows of their jobs? */
-static bool fill_fits(const cj_problem *p, const cj_tensor_config *c) {
-    const cj_tensor_tile t = cj_tensor_tile_of(p, c);
-    const int64_t needed = t.held * DEPTH + cj_divide_up(t.jobs, FILLERS / c->lanes) * 3;
-    return needed <= cj_tensor_filler_registers(p, c) - (c->fold ? 68 : 52);
-}
-
-/* The cheapest way to fill a stage; of equals, the most lanes, then the longest pieces. False if there are too few
- * registers for any. */
-static bool choose_jobs(const cj_problem *p, cj_tensor_config *c) {
+/* The cheapest way to fill a stage; of equals, the most lanes, then the longest pieces. False if a filling thread has
+ * too few registers for the units of a stage and for what it knows of their jobs. */
+static bool choose_jobs(const cj_problem *p, cj_tensor_config *c, cj_tensor_tile *t) {
+    const int64_t registers = cj_tensor_filler_registers(p, c, t) - (c->fold ? 68 : 52);
     cj_tensor_config best = *c;
     double least = -1.0;
     for (c->lanes = 32; c->lanes >= 8; c->lanes /= 2) {
         for (c->job_items = 8; c->job_items >= 1; --c->job_items) {
-            const cj_tensor_tile t = cj_tensor_tile_of(p, c);
-            const double cost = fill_cost(c, t.jobs, t.held);
-            if (fill_fits(p, c) && (least < 0.0 || cost < least)) {
+            set_jobs(c, t);
+            const double cost = fill_cost(c, t);
+            if (t->held * DEPTH + t->jobs * 3 <= registers && (least < 0.0 || cost < least)) {
                 least = cost;
                 best = *c;
             }
@@ -324,16 +329,16 @@ static bool choose_jobs(const cj_problem *p, cj_tensor_config *c) {
 
 /* Weights that stay; else slots for two stages if two groups fill, or a ring of 4 or 2. Above all as many buffers of
  * outputs as a tile has, then half. False if nothing fits. */
-static bool choose_slots(const cj_problem *p, cj_tensor_config *c) {
-    const cj_tensor_tile t = cj_tensor_tile_of(p, c);
-    const int64_t stage = t.products / c->slot_products, all = t.chunks * stage;
-    const bool alone = cj_divide_up(p->group_out, t.k) == 1 && p->desc.groups == 1;
+static bool choose_slots(const cj_problem *p, cj_tensor_config *c, cj_tensor_tile *t) {
+    const int64_t stage = t->products / c->slot_products, all = t->chunks * stage;
+    const bool alone = cj_divide_up(p->group_out, t->k) == 1 && p->desc.groups == 1;
     const bool ring = c->fill_groups == 1;
     const int64_t slots[] = {alone ? all : 0, ring ? 4 : c->stages * stage, ring ? 2 : 0};
     for (c->out_buffers = in_bulk(p, c) ? 2 * c->own_runs : 1; c->out_buffers >= 1; c->out_buffers /= 2) {
         for (int i = 0; i < 3; ++i) {
             c->slots = (int32_t)cj_least(slots[i], MOST_SLOTS + 1);
-            if (c->slots > 0 && c->slots <= MOST_SLOTS && cj_tensor_tile_of(p, c).shared_bytes <= MOST_SHARED) {
+            set_shared(p, c, t);
+            if (c->slots > 0 && c->slots <= MOST_SLOTS && t->shared_bytes <= MOST_SHARED) {
                 return true;
             }
         }
@@ -345,17 +350,19 @@ static bool choose_slots(const cj_problem *p, cj_tensor_config *c) {
 static bool consider(const cj_problem *p, cj_tensor_config c, cj_tensor_visitor visit, void *state) {
     bool found = false;
     for (c.fill_groups = 2; c.fill_groups >= 1; --c.fill_groups) {
-        c.slots = c.out_buffers = 1;
-        choose_sum(p, &c);
+        c.slot_products = c.lanes = c.job_items = 1;
+        cj_tensor_tile t = cj_tensor_tile_of(p, &c);
+        choose_sum(p, &c, &t);
+        set_products(p, &c, &t);
         cj_tensor_candidate result = {.config = c};
-        if (!choose_slots(p, &c)) { /* whoever fills it */
+        if (!choose_slots(p, &c, &t)) { /* whoever fills it */
             result.dropped = "more than 232448 bytes of shared memory";
         } else if (out_pitch(p, &c) >= MOST_OUT_PITCH) {
             result.dropped = "rows of more than 4095 outputs";
-        } else if (!choose_jobs(p, &c)) {
+        } else if (!choose_jobs(p, &c, &t)) {
             result.dropped = "more units of a stage than a filling thread has registers for";
         } else {
-            const cj_tensor_tile t = cj_tensor_tile_of(p, &c);
+            set_jobs(&c, &t);
             result.config = c;
             result.cost = cj_tensor_cost(p, &c, &t, p->desc.batch_hint);
         }

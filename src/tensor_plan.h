@@ -14,9 +14,11 @@ typedef struct cj_tensor_tile {
     int64_t k, y, x;  /* outputs */
     int64_t pitch;    /* units of a row */
     int64_t chunks;   /* stages of a tile */
+    int64_t rows;     /* of a part of a buffer */
+    int64_t columns;  /* units of such a row */
     int64_t units;    /* of a part of a buffer */
-    int64_t jobs;     /* pieces of rows, of a stage */
-    int64_t held;     /* units of a stage that a filling thread holds */
+    int64_t jobs;     /* pieces of rows of a stage that a filling thread takes, */
+    int64_t held;     /* ... and their units, which it holds */
     int64_t products; /* of slices, of a stage, the filled up ones of the last slot included */
     int64_t shared_bytes;
 } cj_tensor_tile;
@@ -40,8 +42,10 @@ int32_t cj_tensor_compensation(const cj_tensor_config *config, const cj_tensor_t
 
 /* Registers of a consumer's thread: its sums and totals, and what they are worked on with; and of a filling thread:
  * what the consumers and the warps beside it leave. */
-int32_t cj_tensor_consumer_registers(const cj_problem *problem, const cj_tensor_config *config);
-int32_t cj_tensor_filler_registers(const cj_problem *problem, const cj_tensor_config *config);
+int32_t cj_tensor_consumer_registers(const cj_problem *problem, const cj_tensor_config *config,
+                                     const cj_tensor_tile *tile);
+int32_t cj_tensor_filler_registers(const cj_problem *problem, const cj_tensor_config *config,
+                                   const cj_tensor_tile *tile);
 
 /* Cycles of a multiprocessor for a batch, 0: not known. */
 double cj_tensor_cost(const cj_problem *problem, const cj_tensor_config *config, const cj_tensor_tile *tile,
