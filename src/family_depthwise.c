@@ -1,110 +1,20 @@
-/* family_depthwise.c - one input channel a group, at the speed of memory: kernel_src/depthwise.cu.
- *
- * The plan is a search over tiles with a cost model in cycles of one multiprocessor (cost_of). */
+/* family_depthwise.c - one input channel a group, at the speed of memory: kernel_src/depthwise.cu. */
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
 
 #include "arithmetic.h"
-#include "family.h"
+#include "depthwise_plan.h"
 #include "stamp.h"
 
 /* Limits of the kernel. */
 enum {
-    MOST_SHARED = 48 * 1024, /* what every GPU gives a block unasked */
-    MOST_THREADS = 256,
-    MOST_SUMS = 64,            /* of a thread */
-    MOST_WINDOW = 48,          /* input columns of a thread in registers */
-    MOST_ROW_TAPS = 32,        /* taps along x unrolled */
-    MOST_UNROLLED_ROWS = 64,   /* input rows unrolled, */
-    MOST_UNROLLED_TAPS = 128,  /* their taps */
-    MOST_UNROLLED_LAST = 25,   /* (where channels come last: with more, ptxas spills) */
-    MOST_PRODUCTS = 1100,      /* and multiply-adds: more outgrow the instruction caches, and compile long */
-    MOST_PRODUCTS_LAST = 1800, /* (where channels come last: fewer were not tried) */
-    CLOSE_AFTER = 36,          /* products in one open sum: see "Accuracy" in the kernel */
-    MOST_SIZE = 1 << 28,       /* of a padded axis, so that positions fit 32 bits */
-    MOST_REACH = 1 << 29,      /* of a tile's input along an axis, likewise */
-    MOST_PLANE = 1 << 30,      /* elements of a channel, likewise */
-    LEAST_REGISTERS = 56,      /* of a thread */
-    MOST_HELD = 36,            /* weights in registers */
-    LAST_CHANNELS = 4,         /* of a thread where channels come last */
-    REGISTERS = 64 * 1024,     /* of a multiprocessor, */
-    SHARED = 227 * 1024,       /* and its shared memory, of an H200, */
-    MULTIPROCESSORS = 132,     /* which has so many */
-    LARGE_BATCH = 32,          /* a multiprocessor need not have room for more blocks than this batch has */
-    MOST_STAGED = 8 * 1024,    /* bytes of weights that pass through shared memory */
+    MOST_SIZE = 1 << 28,  /* of a padded axis, so that positions fit 32 bits */
+    MOST_PLANE = 1 << 30, /* elements of a channel, likewise */
+    LARGE_BATCH = 32,     /* a multiprocessor need not have room for more blocks than this batch has */
 };
 
-static int64_t element_bytes(const cj_problem *p) {
-    return p->desc.data_type == CONVJIT_F32 ? 4 : 2;
-}
-
-/* What follows from a configuration; the kernel derives the same. */
-typedef struct tile {
-    int64_t out[CJ_DIMS];                               /* outputs, */
-    int64_t under[CJ_DIMS];                             /* the input positions under them, */
-    int64_t in[CJ_DIMS];                                /* and those inside the input, at most */
-    int64_t k, planes;                                  /* channels of output and input */
-    int64_t in_runs, in_vectors, out_runs, out_vectors; /* runs, and vectors that one may touch */
-    int64_t lanes;
-    int64_t tile_bytes, weight_bytes; /* in shared memory; no weights if they are not staged */
-    int64_t window;                   /* input columns under a thread and the taps that it takes together */
-} tile;
-
-/* Runs of `planes` boxes of z, y, x elements, and how many vectors a run may touch. */
-static void runs_of(const cj_depthwise_config *c, int64_t planes, const int64_t box[CJ_DIMS], int64_t vector,
-                    int64_t *runs, int64_t *vectors) {
-    const int64_t all = planes * box[CJ_Z] * box[CJ_Y] * box[CJ_X];
-    const int64_t size = c->run == 3 ? all : c->run == 2 ? box[CJ_Y] * box[CJ_X] : box[CJ_X];
-    *runs = all / size;
-    *vectors = (size + 2 * vector - 2) / vector;
-}
-
-static int64_t taps_of(const cj_problem *p) {
-    return p->kernel[CJ_Z] * p->kernel[CJ_Y] * p->kernel[CJ_X];
-}
-
-static int64_t channels_of(const cj_problem *p) {
-    return p->channels_last ? LAST_CHANNELS : 1;
-}
-
-/* Floats of the weights of a thread's channels: "Packed weights" in the kernel. */
-static int64_t group_pitch(const cj_problem *p, const cj_depthwise_config *c) {
-    return taps_of(p) / c->row_taps * cj_round_up(c->row_taps * channels_of(p), 4);
-}
-
-static tile tile_of(const cj_problem *p, const cj_depthwise_config *c) {
-    const int64_t vector = 16 / element_bytes(p);
-    tile t = {.k = (int64_t)c->lanes_k * (p->channels_last ? LAST_CHANNELS : 1),
-              .out = {c->lanes[CJ_Z], (int64_t)c->lanes[CJ_Y] * c->rows, (int64_t)c->lanes[CJ_X] * c->columns}};
-    const bool whole[CJ_DIMS] = {c->run == 3 && t.out[CJ_Z] >= p->out_size[CJ_Z], c->run == 3, c->run > 1};
-    int64_t out[CJ_DIMS];
-    t.planes = cj_divide_up(t.k, p->group_out);
-    t.lanes = (int64_t)c->lanes[CJ_Z] * c->lanes[CJ_Y] * c->lanes[CJ_X] * c->lanes_k;
-    for (int d = 0; d < CJ_DIMS; ++d) {
-        t.under[d] = (t.out[d] - 1) * p->stride[d] + (p->kernel[d] - 1) * p->dilation[d] + 1;
-        t.in[d] = whole[d] ? p->in_size[d] : cj_least(t.under[d], p->in_size[d]);
-        out[d] = cj_least(t.out[d], cj_most(1, p->out_size[d]));
-    }
-    runs_of(c, t.planes, t.in, vector, &t.in_runs, &t.in_vectors);
-    runs_of(c, t.k, out, vector, &t.out_runs, &t.out_vectors);
-    t.tile_bytes = p->channels_last ? 0
-                                    : cj_most(t.in_runs * t.in_vectors * 16,
-                                              t.out_runs * t.out_vectors * vector * (int64_t)sizeof(float));
-    const int64_t weight_bytes = t.k * group_pitch(p, c) * (int64_t)sizeof(float);
-    const bool fits = weight_bytes <= MOST_STAGED && t.tile_bytes + weight_bytes <= MOST_SHARED;
-    t.weight_bytes = !p->channels_last && fits ? weight_bytes : 0;
-    t.window = (c->columns - 1) * p->stride[CJ_X] + (c->row_taps - 1) * p->dilation[CJ_X] + 1;
-    return t;
-}
-
 /* ---- applicable ---- */
-
-/* The tile of one output, which the search falls back to. */
-static cj_depthwise_config smallest(void) {
-    return (cj_depthwise_config){
-        .lanes = {1, 1, 1}, .lanes_k = 1, .rows = 1, .columns = 1, .row_taps = 1, .run = 1, .min_blocks = 1};
-}
 
 static const char *refuses(const cj_problem *p, const cj_target *target) {
     (void)target;
@@ -117,315 +27,22 @@ static const char *refuses(const cj_problem *p, const cj_target *target) {
         CJ_REFUSE_IF(p->in_size[d] > MOST_SIZE || p->pad_begin[d] > MOST_SIZE || p->pad_end[d] > MOST_SIZE ||
                          p->kernel[d] > MOST_SIZE || p->dilation[d] > MOST_SIZE / p->kernel[d],
                      "size, padding or reach of the kernel over 268435456")
-        CJ_REFUSE_IF(p->stride[d] > MOST_SIZE / MOST_THREADS, "stride over 1048576")
+        CJ_REFUSE_IF(p->stride[d] > MOST_SIZE / CJ_DEPTHWISE_MOST_THREADS, "stride over 1048576")
         in *= p->in_size[d], out *= p->out_size[d], taps *= p->kernel[d];
         CJ_REFUSE_IF(in > MOST_PLANE || out > MOST_PLANE || taps > MOST_PLANE,
                      "more than 1073741824 inputs, outputs or taps of a channel")
     }
-    const cj_depthwise_config c = smallest();
-    CJ_REFUSE_IF(tile_of(p, &c).tile_bytes > MOST_SHARED, "more than 49152 bytes of input under one output")
+    const cj_depthwise_config c = cj_depthwise_smallest();
+    CJ_REFUSE_IF(cj_depthwise_tile_of(p, &c).tile_bytes > CJ_DEPTHWISE_MOST_SHARED,
+                 "more than 49152 bytes of input under one output")
     return NULL;
 }
 
 /* ---- plan ---- */
 
-/* Where a lane's first input lies in shared memory, in words of 4 bytes. */
-static int64_t word_of(const cj_problem *p, const cj_depthwise_config *c, const tile *t, int64_t lane) {
-    const int64_t bytes = element_bytes(p), pitch = t->in_vectors * 16 / bytes;
-    const int64_t row = c->run > 1 ? p->in_size[CJ_X] : pitch;
-    const int64_t slice = c->run == 2 ? pitch : t->in[CJ_Y] * row;
-    const int64_t x = lane % c->lanes[CJ_X], y = lane / c->lanes[CJ_X] % c->lanes[CJ_Y];
-    const int64_t rest = lane / c->lanes[CJ_X] / c->lanes[CJ_Y], z = rest % c->lanes[CJ_Z];
-    const int64_t plane = rest / c->lanes[CJ_Z] / p->group_out;
-    return (plane * t->in[CJ_Z] * slice + z * p->stride[CJ_Z] * slice + y * c->rows * p->stride[CJ_Y] * row +
-            x * c->columns * p->stride[CJ_X]) *
-           bytes / 4;
-}
-
-/* Cycles in which shared memory serves a load of a warp, in the mean of the first two: lanes that want different words
- * of one of the 32 banks wait for each other. */
-static double bank_cycles(const cj_problem *p, const cj_depthwise_config *c, const tile *t) {
-    const int64_t lanes = cj_least(t->lanes, 64);
-    int64_t cycles = 0, seen[32][32]; /* per bank: words wanted from it */
-    for (int64_t first = 0; first < lanes; first += 32) {
-        int count[32] = {0}, worst = 1;
-        for (int64_t lane = first; lane < cj_least(first + 32, lanes); ++lane) {
-            const int64_t word = word_of(p, c, t, lane);
-            const int bank = (int)(word % 32);
-            int i = 0;
-            while (i < count[bank] && seen[bank][i] != word) {
-                ++i;
-            }
-            if (i == count[bank]) {
-                seen[bank][count[bank]++] = word;
-                worst = count[bank] > worst ? count[bank] : worst;
-            }
-        }
-        cycles += worst;
-    }
-    return (double)cycles / (double)cj_divide_up(lanes, 32);
-}
-
-/* Input rows under a thread that it looks at: with one output row, only those of its taps. */
-static int64_t rows_under(const cj_problem *p, const cj_depthwise_config *c) {
-    return c->rows == 1 ? p->kernel[CJ_Y]
-                        : (c->rows - 1) * p->stride[CJ_Y] + (p->kernel[CJ_Y] - 1) * p->dilation[CJ_Y] + 1;
-}
-
-/* Multiply-adds of a thread with a slice's taps that it takes together. */
-static int64_t products_of(const cj_problem *p, const cj_depthwise_config *c) {
-    return p->kernel[CJ_Y] * c->row_taps * channels_of(p) * c->rows * c->columns;
-}
-
-/* Are the rows under a thread few enough to be unrolled? */
-static bool has_few_rows(const cj_problem *p, const cj_depthwise_config *c) {
-    return rows_under(p, c) <= MOST_UNROLLED_ROWS &&
-           p->kernel[CJ_Y] * c->row_taps <= (p->channels_last ? MOST_UNROLLED_LAST : MOST_UNROLLED_TAPS);
-}
-
-/* Are they unrolled? */
-static bool unrolls(const cj_problem *p, const cj_depthwise_config *c) {
-    return has_few_rows(p, c) && products_of(p, c) <= (p->channels_last ? MOST_PRODUCTS_LAST : MOST_PRODUCTS);
-}
-
-/* Are a thread's weights in registers? */
-static bool holds(const cj_problem *p, const cj_depthwise_config *c) {
-    return unrolls(p, c) && taps_of(p) * channels_of(p) <= MOST_HELD;
-}
-
-/* Sums in registers: of outputs, and of those whose parts are closed but not all of their rows of taps added. */
-static int64_t sums_of(const cj_problem *p, const cj_depthwise_config *c) {
-    const int64_t between =
-        p->kernel[CJ_Z] == 1 && unrolls(p, c) ? cj_most(1, p->kernel[CJ_Y] - CLOSE_AFTER / p->kernel[CJ_X]) : c->rows;
-    return channels_of(p) * c->columns * (c->rows + (taps_of(p) > CLOSE_AFTER ? cj_least(between, c->rows) : 0));
-}
-
-/* Registers that a thread wants: sums, a window, weights where they are unrolled, addresses. */
-static int64_t registers_of(const cj_problem *p, const cj_depthwise_config *c, const tile *t) {
-    const int64_t others = p->channels_last ? 40 : holds(p, c) ? 20 : 24;
-    const int64_t weights = holds(p, c) ? taps_of(p) : c->row_taps;
-    const int64_t wanted = sums_of(p, c) + channels_of(p) * (t->window + weights) + others;
-    return cj_least(255, cj_most(LEAST_REGISTERS, wanted));
-}
-
-static int64_t threads_of(const tile *t) {
-    return cj_round_up(t->lanes, 32);
-}
-
-/* What a thread and a tile do. */
-typedef struct work {
-    double issued; /* instructions of a tile's warps */
-    double shared; /* cycles of shared memory, or L1 where channels come last */
-    double rows;   /* input rows that a thread reads one after another */
-} work;
-
-static work work_of(const cj_problem *p, const cj_depthwise_config *c, const tile *t) {
-    const double warps = (double)threads_of(t) / 32.0, channels = (double)channels_of(p);
-    const bool wide = element_bytes(p) == 4;
-    const double rows = (double)(p->kernel[CJ_Z] * rows_under(p, c));
-    const double loads = rows * (double)(t->window * (p->kernel[CJ_X] / c->row_taps));
-    const double outputs = channels * c->rows * c->columns;
-    const double weights = /* vectors of them that are not held */
-        holds(p, c) || p->channels_last ? 0.0 : c->rows * (double)group_pitch(p, c) / 4.0;
-    const double own =
-        370.0 + rows * 12.0 + loads * channels * (wide ? 1.0 : 2.0) + weights + outputs * ((double)taps_of(p) + 3.0);
-    if (p->channels_last) {
-        return (work){.issued = warps * own, .shared = warps * loads * (wide ? 4.0 : 2.0), .rows = rows};
-    }
-    /* Moving a tile in and out: by a warp's 32 vectors, and by runs. */
-    const double movers = c->run < 3 && (double)t->in_runs >= warps ? 1.0 : warps;
-    const int64_t together = 32 * (int64_t)movers;
-    const double in_steps = (double)(t->in_runs * cj_divide_up(t->in_vectors, together)) * movers;
-    const double out_steps = (double)(t->out_runs * cj_divide_up(t->out_vectors, together)) * movers;
-    return (work){.issued = warps * own + 2.5 * in_steps + (wide ? 3.5 : 7.0) * out_steps +
-                            14.0 * movers * (double)(t->in_runs + t->out_runs),
-                  .shared =
-                      warps * (loads * bank_cycles(p, c, t) + weights + outputs) +
-                      (double)(t->in_runs * t->in_vectors + 2 * t->out_runs * t->out_vectors * (wide ? 1 : 2)) / 8.0,
-                  .rows = rows};
-}
-
-/* What the parts of a multiprocessor take: fitted on an H200 to 157 measurements of 16 layers, and where channels come
- * last to earlier ones. The root mean square of the model's error is 9 %, where channels come last 22 %; see
- * tools/bench/results/kernels.md. */
-typedef struct rates {
-    double issue;       /* cycles for a tile's instruction, */
-    double shared;      /* for a cycle of shared memory or L1, */
-    double memory;      /* and for a byte; */
-    double idle;        /* so much longer do instructions and bytes take where a multiprocessor has only one block */
-    double thread, row; /* latency of a tile: for a thread's instruction, and for an input row that it waits for; */
-    double waiting;     /* the part of it that blocks do not hide from each other, */
-    double tail;        /* and the part that the last tile adds */
-} rates;
-
-static const rates first_rates = {0.247, 0.88, 0.0416, 0.70, 3.95, 0.0, 1.0, 0.152};
-static const rates last_rates = {0.049, 4.19, 0.0634, 0.0, 8.3, 186.0, 0.51, 1.0};
-
-/* Tiles of a batch. */
-static double tiles_of(const cj_problem *p, const tile *t, int64_t batch) {
-    double tiles = ceil(cj_known_batch(batch) * (double)p->desc.out_channels / (double)t->k);
-    for (int d = 0; d < CJ_DIMS; ++d) {
-        tiles *= (double)cj_divide_up(cj_most(1, p->out_size[d]), t->out[d]);
-    }
-    return tiles;
-}
-
-static double cube(double x) {
-    return x * x * x;
-}
-
-/* Cycles for a batch: for a tile the cube root of the sum of the parts' cubes, for they overlap, but less where they
- * take alike; then the last tile. */
-static double cost_of(const cj_problem *p, const cj_depthwise_config *c, const tile *t, int64_t batch) {
-    const rates r = p->channels_last ? last_rates : first_rates;
-    double in = (double)p->desc.in_channels, out = (double)p->desc.out_channels;
-    const double tiles = tiles_of(p, t, batch);
-    for (int d = 0; d < CJ_DIMS; ++d) {
-        in *= (double)p->in_size[d], out *= (double)p->out_size[d];
-    }
-    const work w = work_of(p, c, t);
-    const double bytes = (double)element_bytes(p) * (in + out) * cj_known_batch(batch) / tiles;
-    const double latency = r.thread * w.issued * 32.0 / (double)threads_of(t) + r.row * w.rows;
-    const double idle = 1.0 + r.idle / c->min_blocks;
-    const double busy = cbrt(cube(r.issue * idle * w.issued) + cube(r.shared * w.shared) +
-                             cube(r.memory * idle * bytes) + cube(r.waiting * latency / c->min_blocks));
-    return tiles / MULTIPROCESSORS * busy + r.tail * latency + CJ_LAUNCH_CYCLES;
-}
-
-/* A configuration that the search looks at. */
-typedef struct candidate {
-    cj_depthwise_config config;
-    const char *dropped; /* why; NULL: it can be used */
-    double cost;         /* for the layer's batch_hint */
-} candidate;
-
-typedef void (*visitor)(const candidate *c, void *state);
-
-/* Completes the configuration by what follows from its lanes, unless there is a reason not to use it. */
-static const char *drops(const cj_problem *p, cj_depthwise_config *c, tile *t) {
-    const int64_t wide = (int64_t)c->lanes[CJ_X] * c->columns, high = (int64_t)c->lanes[CJ_Y] * c->rows;
-    const bool parts_of_several = c->lanes_k > 1 && c->lanes[CJ_Z] < p->out_size[CJ_Z];
-    c->row_taps = (int32_t)cj_largest_divisor(p->kernel[CJ_X], MOST_ROW_TAPS);
-    c->run = p->channels_last || wide < p->out_size[CJ_X] ? 1 : high < p->out_size[CJ_Y] || parts_of_several ? 2 : 3;
-    *t = tile_of(p, c);
-    while (t->window > MOST_WINDOW && c->row_taps > 1) {
-        c->row_taps = (int32_t)cj_largest_divisor(c->row_taps, c->row_taps - 1);
-        *t = tile_of(p, c);
-    }
-    CJ_REFUSE_IF(cj_most(t->under[CJ_Z], cj_most(t->under[CJ_Y], t->under[CJ_X])) > MOST_REACH,
-                 "input of a tile longer than 536870912")
-    CJ_REFUSE_IF(t->lanes > MOST_THREADS, "more than 256 threads")
-    CJ_REFUSE_IF(t->window > MOST_WINDOW && c->columns > 1, "more than 48 input columns under a thread")
-    CJ_REFUSE_IF(sums_of(p, c) > MOST_SUMS, "more than 64 sums a thread")
-    CJ_REFUSE_IF(!p->channels_last && has_few_rows(p, c) && products_of(p, c) > MOST_PRODUCTS,
-                 "more than 1100 multiply-adds of a thread in line")
-    CJ_REFUSE_IF(t->tile_bytes > MOST_SHARED, "more than 49152 bytes of shared memory")
-    /* Each quarter of a multiprocessor has its own registers, for whole warps. */
-    const int64_t warps = 4 * (REGISTERS / 4 / 32 / cj_round_up(registers_of(p, c, t), 8));
-    const int64_t threads = threads_of(t), by_registers = warps * 32 / threads;
-    const int64_t by_shared = SHARED / (t->tile_bytes + t->weight_bytes + 1024);
-    c->min_blocks = (int32_t)cj_most(1, cj_least(cj_least(by_registers, by_shared), cj_least(32, 2048 / threads)));
-    return NULL;
-}
-
-/* False if the configuration cannot be used. */
-static bool show(const cj_problem *p, cj_depthwise_config config, visitor visit, void *state) {
-    candidate c = {.config = config};
-    tile t;
-    c.dropped = drops(p, &c.config, &t);
-    c.cost = c.dropped ? 0.0 : cost_of(p, &c.config, &t, p->desc.batch_hint);
-    visit(&c, state);
-    return !c.dropped;
-}
-
-/* `all` lanes divided evenly into the fewest parts of at most `most`. */
-static int32_t part(int64_t all, int64_t most) {
-    return (int32_t)cj_divide_up(all, cj_divide_up(all, most));
-}
-
-static int64_t lanes_along(const cj_problem *p, int d, int64_t outputs) {
-    return cj_divide_up(cj_most(1, p->out_size[d]), outputs);
-}
-
-/* Shows tiles of so many lanes along x, from the highest to the lowest; whole planes also several together. False if
- * none can be used. */
-static bool visit_wide(const cj_problem *p, cj_depthwise_config c, visitor visit, void *state) {
-    const int64_t y = lanes_along(p, CJ_Y, c.rows), z = lanes_along(p, CJ_Z, 1), most = MOST_THREADS / c.lanes[CJ_X];
-    const int32_t k = (int32_t)cj_largest_divisor(p->group_out, cj_most(1, cj_least(8, most)));
-    bool found = false;
-    for (int32_t lanes_z = part(z, cj_least(8, most / k)); lanes_z > 0; lanes_z /= 2) {
-        c.lanes[CJ_Z] = lanes_z;
-        c.lanes_k = k;
-        for (int32_t lanes_y = part(y, most / k / lanes_z); lanes_y > 0;
-             lanes_y = lanes_y > 1 ? part(y, lanes_y - 1) : 0) {
-            c.lanes[CJ_Y] = lanes_y;
-            found |= show(p, c, visit, state);
-        }
-        c.lanes[CJ_Y] = (int32_t)y;
-        const int64_t several =
-            (int64_t)c.lanes[CJ_X] * c.columns >= p->out_size[CJ_X] && lanes_z == z && k == p->group_out
-                ? most / lanes_z / y / k
-                : 0;
-        for (int32_t planes = 2; planes <= several; planes += planes < 8 ? 1 : planes / 4) {
-            c.lanes_k = k * planes;
-            found |= show(p, c, visit, state);
-        }
-    }
-    return found;
-}
-
-/* Whole rows, or where they do not fit halves, quarters, ... of them. */
-static void visit_planes(const cj_problem *p, cj_depthwise_config c, visitor visit, void *state) {
-    const int64_t x = lanes_along(p, CJ_X, c.columns);
-    for (int64_t most = cj_least(x, MOST_THREADS); most > 0; most /= 2) {
-        c.lanes[CJ_X] = part(x, most);
-        if (visit_wide(p, c, visit, state) && (most < MOST_THREADS || p->out_size[CJ_Y] > 1)) {
-            return;
-        }
-    }
-}
-
-/* Channels last: 128 threads, powers of two along each axis. */
-static void visit_pixels(const cj_problem *p, cj_depthwise_config c, visitor visit, void *state) {
-    for (int k = 3; k <= 5; ++k) {
-        for (int z = 0; z <= (p->out_size[CJ_Z] > 1 ? 2 : 0); ++z) {
-            for (int y = 0; k + z + y <= 7; ++y) {
-                c.lanes_k = 1 << k;
-                if (k > 3 && (int64_t)c.lanes_k * LAST_CHANNELS >= 2 * p->desc.out_channels) {
-                    continue;
-                }
-                c.lanes[CJ_Z] = 1 << z, c.lanes[CJ_Y] = 1 << y, c.lanes[CJ_X] = 1 << (7 - k - z - y);
-                show(p, c, visit, state);
-            }
-        }
-    }
-}
-
-/* Odd numbers of columns, so that lanes meet different banks of shared memory. */
-static const int32_t first_columns[] = {21, 15, 7, 5, 3, 1, 0}, first_rows[] = {8, 7, 6, 5, 4, 3, 2, 1, 0};
-static const int32_t last_columns[] = {4, 2, 1, 0}, last_rows[] = {8, 4, 2, 1, 0};
-
-/* Would most outputs of a thread not exist, or were they better spread over rows? */
-static bool is_odd_shape(const cj_problem *p, int32_t rows, int32_t columns) {
-    return (columns > 1 && columns >= 2 * p->out_size[CJ_X]) || (rows > 1 && rows >= 2 * p->out_size[CJ_Y]) ||
-           (columns > 7 && p->out_size[CJ_Y] > 1);
-}
-
-static void search(const cj_problem *p, visitor visit, void *state) {
-    show(p, smallest(), visit, state);
-    for (const int32_t *columns = p->channels_last ? last_columns : first_columns; *columns; ++columns) {
-        for (const int32_t *rows = p->channels_last ? last_rows : first_rows; *rows; ++rows) {
-            const cj_depthwise_config c = {.columns = *columns, .rows = *rows};
-            if (!is_odd_shape(p, *rows, *columns)) {
-                (p->channels_last ? visit_pixels : visit_planes)(p, c, visit, state);
-            }
-        }
-    }
-}
-
 /* The first of equals stays. */
-static void keep_cheapest(const candidate *c, void *state) {
-    candidate *best = state;
+static void keep_cheapest(const cj_depthwise_candidate *c, void *state) {
+    cj_depthwise_candidate *best = state;
     if (!c->dropped && (best->dropped || c->cost < best->cost)) {
         *best = *c;
     }
@@ -437,19 +54,19 @@ static void describe(const cj_depthwise_config *c, char text[CJ_CONFIG_MAX]) {
 }
 
 static void plan_of(const cj_problem *p, const cj_depthwise_config *c, cj_plan *out) {
-    const tile t = tile_of(p, c);
-    const int64_t channels = channels_of(p), groups = cj_divide_up(p->desc.out_channels, channels);
+    const cj_depthwise_tile t = cj_depthwise_tile_of(p, c);
+    const int64_t channels = cj_depthwise_channels(p), groups = cj_divide_up(p->desc.out_channels, channels);
     out->depthwise = *c;
-    out->threads = (uint32_t)threads_of(&t);
-    out->pack_work = groups * (group_pitch(p, c) + channels);
+    out->threads = (uint32_t)cj_depthwise_threads(&t);
+    out->pack_work = groups * (cj_depthwise_group_pitch(p, c) + channels);
     out->packed_bytes = 4 * (size_t)out->pack_work;
     describe(c, out->config);
 }
 
 static void plan(const cj_problem *p, const cj_target *target, cj_plan *out) {
     (void)target;
-    candidate best = {.dropped = "none yet"};
-    search(p, keep_cheapest, &best);
+    cj_depthwise_candidate best = {.dropped = "none yet"};
+    cj_depthwise_search(p, keep_cheapest, &best);
     plan_of(p, &best.config, out);
 }
 
@@ -457,7 +74,7 @@ static void plan(const cj_problem *p, const cj_target *target, cj_plan *out) {
 
 static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
     const cj_depthwise_config *c = &plan->depthwise;
-    const tile t = tile_of(p, c);
+    const cj_depthwise_tile t = cj_depthwise_tile_of(p, c);
     for (int d = 0; d < CJ_DIMS; ++d) {
         char name[24];
         snprintf(name, sizeof name, "CJ_LANES_%c", "ZYX"[d]);
@@ -467,11 +84,13 @@ static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
     cj_stamp_int(out, "CJ_ROWS", c->rows, "rows of a thread");
     cj_stamp_int(out, "CJ_COLUMNS", c->columns, "columns of a thread");
     cj_stamp_int(out, "CJ_ROW_TAPS", c->row_taps, "taps along x in registers together");
-    cj_stamp_int(out, "CJ_UNROLL_Y", unrolls(p, c), "rows under a thread are unrolled");
-    cj_stamp_int(out, "CJ_HOLD_WEIGHTS", holds(p, c), "weights are in registers");
-    cj_stamp_int(out, "CJ_CLOSE_ROWS", CLOSE_AFTER / p->kernel[CJ_X], "rows of taps after which sums are closed");
-    cj_stamp_int(out, "CJ_CLOSE_AFTER", CLOSE_AFTER, "most products of an open sum");
-    const double blocks = p->channels_last ? c->min_blocks : ceil(tiles_of(p, &t, LARGE_BATCH) / MULTIPROCESSORS);
+    cj_stamp_int(out, "CJ_UNROLL_Y", cj_depthwise_unrolls(p, c), "rows under a thread are unrolled");
+    cj_stamp_int(out, "CJ_HOLD_WEIGHTS", cj_depthwise_holds(p, c), "weights are in registers");
+    cj_stamp_int(out, "CJ_CLOSE_ROWS", CJ_DEPTHWISE_CLOSE_AFTER / p->kernel[CJ_X],
+                 "rows of taps after which sums are closed");
+    cj_stamp_int(out, "CJ_CLOSE_AFTER", CJ_DEPTHWISE_CLOSE_AFTER, "most products of an open sum");
+    const double blocks =
+        p->channels_last ? c->min_blocks : ceil(cj_depthwise_tiles(p, &t, LARGE_BATCH) / CJ_DEPTHWISE_MULTIPROCESSORS);
     cj_stamp_int(out, "CJ_MIN_BLOCKS", (int64_t)fmin(c->min_blocks, blocks), "blocks a multiprocessor must hold");
     cj_stamp_int(out, "CJ_RUN", c->run, "runs of pieces of rows, of rows, or of slices");
     cj_stamp_int(out, "CJ_TILE_BYTES", t.tile_bytes, "shared memory of a tile");
@@ -481,7 +100,7 @@ static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
 /* ---- launch ---- */
 
 static void launch(const cj_problem *p, const cj_plan *plan, cj_forward_args *args, uint32_t *blocks) {
-    const tile t = tile_of(p, &plan->depthwise);
+    const cj_depthwise_tile t = cj_depthwise_tile_of(p, &plan->depthwise);
     int64_t tiles = p->channels_last ? args->batch * cj_divide_up(p->desc.out_channels, t.k)
                                      : cj_divide_up(args->batch * p->desc.out_channels, t.k);
     for (int d = 0; d < CJ_DIMS; ++d) {
@@ -494,11 +113,11 @@ static void launch(const cj_problem *p, const cj_plan *plan, cj_forward_args *ar
 /* ---- predict and explain ---- */
 
 static double predict_ms(const cj_problem *p, const cj_plan *plan, int64_t batch) {
-    const tile t = tile_of(p, &plan->depthwise);
-    return cost_of(p, &plan->depthwise, &t, batch) / CJ_CYCLES_PER_MS;
+    const cj_depthwise_tile t = cj_depthwise_tile_of(p, &plan->depthwise);
+    return cj_depthwise_cost(p, &plan->depthwise, &t, batch) / CJ_CYCLES_PER_MS;
 }
 
-static void list_candidate(const candidate *c, void *state) {
+static void list_candidate(const cj_depthwise_candidate *c, void *state) {
     char text[CJ_CONFIG_MAX];
     describe(&c->config, text);
     cj_candidates_note(state, c->dropped, c->cost / CJ_CYCLES_PER_MS, text);
@@ -506,7 +125,7 @@ static void list_candidate(const candidate *c, void *state) {
 
 static void explain(const cj_problem *p, const cj_target *target, cj_candidates *out) {
     (void)target;
-    search(p, list_candidate, out);
+    cj_depthwise_search(p, list_candidate, out);
 }
 
 const cj_family cj_family_depthwise = {.name = "depthwise",
