@@ -49,7 +49,7 @@ static int64_t lines_of(const cj_problem *p, const cj_tensor_config *c) {
 
 /* Of a stage, each of two slices. */
 static int64_t slice_products(const cj_problem *p, const cj_tensor_config *c) {
-    return (c->chunk_c / DEPTH * c->chunk_y * taps_of(p, c, CJ_X) + 1) / 2;
+    return ((int64_t)(c->chunk_c / DEPTH) * c->chunk_y * taps_of(p, c, CJ_X) + 1) / 2;
 }
 
 /* Input columns from the first to the last unit of an output. */
