@@ -36,6 +36,8 @@ static const option OPTIONS[] = {
     {"--check", NULL, AT(only_check), COMMAND_WARM, "build nothing, only tell what is missing"},
     {"--math", "M", AT(math), COMMAND_RUN | COMMAND_WARM,
      "compute every layer in M, whatever its line says: fp32, fp32_block or tf32"},
+    {"--hint", "N", AT(hint), COMMAND_RUN | COMMAND_WARM,
+     "plan every layer for a batch of N, as by the word hint=N; own: each for its line's n"},
     {"--in", "AxB", AT(in_size), COMMAND_RUN,
      "spatial size of the layers whose line gives none, as many numbers as they have axes"},
     {"--distribution", "D", AT(distribution), COMMAND_RUN,

@@ -15,6 +15,7 @@ typedef struct arguments {
     const char *cache;
     const char *dump;
     const char *math;
+    const char *hint;
     const char *distribution;
     const char *in_size;
     const char *check; /* of run */

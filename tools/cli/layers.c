@@ -210,6 +210,18 @@ static bool override_math(layer_list *list, const char *word) {
     return false;
 }
 
+static bool override_hint(layer_list *list, const char *word) {
+    const bool own = strcmp(word, "own") == 0;
+    int64_t hint = 0;
+    if (!own && !arguments_number("--hint", word, INT64_MAX, 0, &hint)) {
+        return false;
+    }
+    for (size_t i = 0; i < list->count; i++) {
+        list->layers[i].desc.batch_hint = own ? list->layers[i].batch : hint;
+    }
+    return true;
+}
+
 bool layers_read(const arguments *given, layer_list *out) {
     *out = (layer_list){0};
     bool fine = true;
@@ -222,6 +234,7 @@ bool layers_read(const arguments *given, layer_list *out) {
         fine = false;
     }
     fine = fine && (given->math == NULL || override_math(out, given->math));
+    fine = fine && (given->hint == NULL || override_hint(out, given->hint));
     if (!fine) {
         layers_free(out);
     }

@@ -25,10 +25,10 @@ typedef struct layer_list {
     size_t other_nodes; /* of models, that are no convolutions */
 } layer_list;
 
-/* Reads given->lines, then given->file, and applies given->math. A word with a space in it is a layer line; another one
- * is a file: an ONNX model (*.onnx), or layer lines, one a line (# starts a comment; empty lines are skipped), of which
- * given->suite takes those below "# suite NAME". False, with a message naming place and word, where a line is bad, a
- * file cannot be read, or there is no layer at all. */
+/* Reads given->lines, then given->file, and applies given->math and given->hint. A word with a space in it is a layer
+ * line; another one is a file: an ONNX model (*.onnx), or layer lines, one a line (# starts a comment; empty lines are
+ * skipped), of which given->suite takes those below "# suite NAME". False, with a message naming place and word, where
+ * a line is bad, a file cannot be read, or there is no layer at all. */
 bool layers_read(const arguments *given, layer_list *out);
 void layers_free(layer_list *list);
 
