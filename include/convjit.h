@@ -139,27 +139,29 @@ typedef enum convjit_activation {
  * tensor's sizes: (depth, height, width), (height, width) or (width); further entries are ignored.
  *
  * Output size, convolution: floor((in + pad_begin + pad_end - dilation * (kernel - 1) - 1) / stride) + 1
- *              transposed:  (in - 1) * stride - pad_begin - pad_end + dilation * (kernel - 1) + output_padding + 1 */
+ *              transposed:  (in - 1) * stride - pad_begin - pad_end + dilation * (kernel - 1) + output_padding + 1
+ *
+ * Every batch runs, on the same kernel, which is fastest for batch_hint. An engine that runs single images should say
+ * 1: a plan for a batch that is not known (about 8 and more) leaves most of a large GPU idle there. */
 typedef struct convjit_desc {
-    size_t struct_size;          /* sizeof(convjit_desc), set by CONVJIT_DESC_INIT */
-    convjit_operation operation; /* default: convolution */
-    int32_t rank;                /* spatial dimensions, 1 to 3; default 2 */
-    int64_t in_channels;         /* C >= 1, a multiple of groups; no default */
-    int64_t out_channels;        /* K >= 1, a multiple of groups; no default */
-    int64_t groups;              /* >= 1; default 1 */
-    int64_t in_size[3];          /* spatial size of x; all 0 (default) = given at forward, no size is compiled in */
-    int64_t batch_hint;          /* >= 0: the batch that forward is to be fastest for, which the plan is made for; every
-                                    batch runs. 0 (default): not known, a plan for batches of about 8 and more */
-    int64_t kernel[3];           /* taps, >= 1; default 1 */
-    int64_t stride[3];           /* >= 1; default 1 */
-    int64_t dilation[3];         /* >= 1; default 1 */
-    int64_t pad_begin[3];        /* >= 0; default 0 */
-    int64_t pad_end[3];          /* >= 0; default 0 */
-    int64_t output_padding[3];   /* transposed only, >= 0 and < max(stride, dilation); default 0 */
-    convjit_type data_type;      /* of x, y and z; default f32 */
-    convjit_type weight_type;    /* of w: f32 with f32 data, or any 16-bit type; default f32 */
-    convjit_type bias_type;      /* of bias; default f32 */
-    convjit_layout layout;       /* of x, y and z; declared, never guessed from strides; default channels first */
+    size_t struct_size;            /* sizeof(convjit_desc), set by CONVJIT_DESC_INIT */
+    convjit_operation operation;   /* default: convolution */
+    int32_t rank;                  /* spatial dimensions, 1 to 3; default 2 */
+    int64_t in_channels;           /* C >= 1, a multiple of groups; no default */
+    int64_t out_channels;          /* K >= 1, a multiple of groups; no default */
+    int64_t groups;                /* >= 1; default 1 */
+    int64_t in_size[3];            /* spatial size of x; all 0 (default) = given at forward, no size is compiled in */
+    int64_t batch_hint;            /* >= 0: the batch that the plan is made for, see above; default 0, not known */
+    int64_t kernel[3];             /* taps, >= 1; default 1 */
+    int64_t stride[3];             /* >= 1; default 1 */
+    int64_t dilation[3];           /* >= 1; default 1 */
+    int64_t pad_begin[3];          /* >= 0; default 0 */
+    int64_t pad_end[3];            /* >= 0; default 0 */
+    int64_t output_padding[3];     /* transposed only, >= 0 and < max(stride, dilation); default 0 */
+    convjit_type data_type;        /* of x, y and z; default f32 */
+    convjit_type weight_type;      /* of w: f32 with f32 data, or any 16-bit type; default f32 */
+    convjit_type bias_type;        /* of bias; default f32 */
+    convjit_layout layout;         /* of x, y and z; declared, never guessed from strides; default channels first */
     convjit_layout weight_layout;  /* channels last: the channel axis of w moved last, [K][kernel...][C/groups] */
     convjit_math math;             /* default CONVJIT_FP32 */
     convjit_activation activation; /* default none */
