@@ -241,12 +241,16 @@ double cj_depthwise_cost(const cj_problem *p, const cj_depthwise_config *c, cons
     return tiles / CJ_DEPTHWISE_MULTIPROCESSORS * busy + r.tail * latency + CJ_LAUNCH_CYCLES;
 }
 
-/* Completes the configuration by what follows from its lanes, unless there is a reason not to use it. */
+/* Completes the configuration by what follows from its lanes (but a run that is given stays), unless there is a reason
+ * not to use it. */
 static const char *drops(const cj_problem *p, cj_depthwise_config *c, cj_depthwise_tile *t) {
     const int64_t wide = (int64_t)c->lanes[CJ_X] * c->columns, high = (int64_t)c->lanes[CJ_Y] * c->rows;
     const bool parts_of_several = c->lanes_k > 1 && c->lanes[CJ_Z] < p->out_size[CJ_Z];
     c->row_taps = (int32_t)cj_largest_divisor(p->kernel[CJ_X], MOST_ROW_TAPS);
-    c->run = p->channels_last || wide < p->out_size[CJ_X] ? 1 : high < p->out_size[CJ_Y] || parts_of_several ? 2 : 3;
+    c->run = c->run > 0                                     ? c->run
+             : p->channels_last || wide < p->out_size[CJ_X] ? 1
+             : high < p->out_size[CJ_Y] || parts_of_several ? 2
+                                                            : 3;
     *t = cj_depthwise_tile_of(p, c);
     while (t->window > MOST_WINDOW && c->row_taps > 1) {
         c->row_taps = (int32_t)cj_largest_divisor(c->row_taps, c->row_taps - 1);
@@ -353,7 +357,11 @@ static bool is_odd_shape(const cj_problem *p, int32_t rows, int32_t columns) {
 }
 
 void cj_depthwise_search(const cj_problem *p, cj_depthwise_visitor visit, void *state) {
-    show(p, cj_depthwise_smallest(), visit, state);
+    cj_depthwise_config least = cj_depthwise_smallest();
+    least.run = 0;
+    if (!show(p, least, visit, state)) { /* of whole rows, which are longer than what is under an output */
+        show(p, cj_depthwise_smallest(), visit, state);
+    }
     for (const int32_t *columns = p->channels_last ? last_columns : first_columns; *columns; ++columns) {
         for (const int32_t *rows = p->channels_last ? last_rows : first_rows; *rows; ++rows) {
             const cj_depthwise_config c = {.columns = *columns, .rows = *rows};

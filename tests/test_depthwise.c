@@ -36,6 +36,8 @@ static const entry entries[] = {
     {.line = "conv2d n1 c4 k4 g4 in16x17 f2x3 s5x7 p1", .special = GRID_INF_IN_X},
     {.line = "conv2d n1300 c1 k1 g1 in4x5 f3x3 p1", .distribution = REFERENCE_UNIFORM},
     {.line = "conv2d n1 c1 k1 in70000x1 f3x1 p1x0", .special = GRID_NAN_IN_X},
+    /* one output a row, whose rows are too long to be whole under it */
+    {.line = "conv2d n1 c1 k3 in100x212 f8x5 s1x300 d9x1", .special = GRID_INF_IN_X},
     {.line = "conv2d n1 c1 k1 in1x70001 f1x3 s1x2 p0x1 f16", .distribution = REFERENCE_UNIFORM},
     {.line = "conv2d n1 c2 k2 g2 in20x1 f3x1 d2x1 p2x0", .special = GRID_INF_IN_X},
     /* padding at one end, wider than the kernel, and windows that lie in it */
