@@ -1,4 +1,5 @@
 /* family_tensor.c - convolutions on Hopper's tensor cores: kernel_src/tensor.cu. */
+#include <limits.h>
 #include <stdio.h>
 
 #include "arithmetic.h"
@@ -27,9 +28,15 @@ static const char *refuses(const cj_problem *problem, const cj_target *target) {
     CJ_REFUSE_IF(p->group_out < 16, "fewer than 16 output channels a group, and too few outputs to make channels of")
     CJ_REFUSE_IF(p->kernel[CJ_X] > 32, "kernel wider than 32")
     CJ_REFUSE_IF(p->kernel[CJ_Z] > 32, "kernel deeper than 32")
+    double weights = (double)p->desc.groups * (double)p->group_out * (double)p->group_in;
     for (int d = 0; d < CJ_DIMS; ++d) {
         CJ_REFUSE_IF(p->stride[d] > 1 << 10 || p->dilation[d] > 1 << 10, "stride or dilation over 1024")
+        weights *= (double)p->kernel[d];
     }
+    /* Packed, rows are filled up to blocks of 128, which are counted in 32 bits, and weights take up to a few
+     * kilobytes. */
+    CJ_REFUSE_IF(p->desc.groups > INT_MAX / cj_round_up(p->group_out, 128), "more than 2147483647 rows of products")
+    CJ_REFUSE_IF(weights > 0x1p40, "more than 1099511627776 weights")
     CJ_REFUSE_IF(!cj_tensor_search(&view, NULL, NULL), "no tile of it fits shared memory and registers")
     return NULL;
 }

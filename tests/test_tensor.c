@@ -398,6 +398,8 @@ Test(tensor, refuses_other_layers_with_the_reason, .init = choose_tensor) {
         {"conv2d c16 k16 in7x70 f1x33", "tensor: kernel wider than 32"},
         {"conv2d c16 k16 in7x7 f3x3 s1025", "tensor: stride or dilation over 1024"},
         {"conv2d c16 k16 in7x32000 f1x32 d1024", "tensor: no tile of it fits shared memory"},
+        {"conv1d c16777216 k268435456 g16777216 in9 f3", "tensor: more than 2147483647 rows of products"},
+        {"conv2d c1048576 k1048576 in1024x32 f1024x32", "tensor: more than 1099511627776 weights"},
     };
     for (size_t i = 0; i < sizeof refused / sizeof *refused; ++i) {
         int64_t batch;
