@@ -1,0 +1,75 @@
+/* fuzz_plan.c - libFuzzer: every family plans any layer that it does not refuse.
+ *
+ * An input is small numbers for the fields of a convjit_desc, one byte each, as fuzz_desc.c's. What is checked is that
+ * the plan is one, within what a block may have, that its launch has work, and that nothing overflows on the way. */
+#include <stdlib.h>
+
+#include "family.h"
+
+#define CHECK(condition)                                                  \
+    do {                                                                  \
+        if (!(condition)) {                                               \
+            abort(); /* libFuzzer keeps the input and prints the stack */ \
+        }                                                                 \
+    } while (0)
+
+static void check_family(const cj_family *family, const cj_problem *problem, const cj_target *target) {
+    enum { MOST_THREADS = 1024, MOST_SHARED = 227 * 1024 };
+    cj_plan plan = {.family = family};
+    cj_text constants = {0};
+    cj_forward_args args = {.batch = 1};
+    uint32_t blocks = 0;
+    if (family->refuses(problem, target)) {
+        return;
+    }
+    family->plan(problem, target, &plan);
+    CHECK(plan.threads > 0 && plan.threads <= MOST_THREADS && plan.shared_bytes <= MOST_SHARED);
+    CHECK(plan.pack_work > 0 && plan.packed_bytes > 0 && plan.config[0] != '\0');
+    CHECK(cj_family_predict_ms(problem, &plan, problem->desc.batch_hint) >= 0.0);
+    family->constants(problem, &plan, &constants);
+    cj_text_free(&constants);
+    for (int d = 0; d < CJ_DIMS; ++d) {
+        args.in_size[d] = problem->dynamic ? 1 : problem->in_size[d];
+        args.out_size[d] = problem->dynamic ? 1 : problem->out_size[d];
+    }
+    if (args.out_size[CJ_Z] > 0 && args.out_size[CJ_Y] > 0 && args.out_size[CJ_X] > 0) {
+        family->launch(problem, &plan, &args, &blocks);
+        CHECK(args.tiles > 0 && blocks > 0);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static const cj_family *const families[] = {&cj_family_depthwise, &cj_family_tensor, &cj_family_direct};
+    convjit_desc desc = CONVJIT_DESC_INIT;
+    int64_t *const fields[] = {&desc.in_channels, &desc.out_channels, &desc.groups,       &desc.batch_hint,
+                               desc.in_size,      desc.kernel,        desc.stride,        desc.dilation,
+                               desc.pad_begin,    desc.pad_end,       desc.output_padding};
+    size_t at = 0;
+#define NEXT (at < size ? data[at++] : 1)
+    desc.operation = (convjit_operation)(NEXT % 2);
+    desc.rank = NEXT % 3 + 1;
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; ++i) {
+        for (int axis = 0; axis < (i < 4 ? 1 : desc.rank); ++axis) {
+            const int value = NEXT;
+            fields[i][axis] = value < 194 ? value : INT64_C(1) << (value - 193);
+        }
+    }
+    if (desc.groups < 1 << 20 && desc.in_channels < INT64_C(1) << 40 && desc.out_channels < INT64_C(1) << 40) {
+        desc.in_channels *= desc.groups, desc.out_channels *= desc.groups; /* or few would be multiples */
+    }
+    desc.layout = (convjit_layout)(NEXT % 2), desc.math = (convjit_math)(NEXT % 3);
+    desc.data_type = desc.weight_type = (convjit_type)(NEXT % 3);
+    desc.beta = (float)(NEXT % 2);
+#undef NEXT
+    cj_problem problem;
+    cj_target target;
+    CHECK(cj_target_parse("sm_90a", &target) == CONVJIT_SUCCESS);
+    if (cj_problem_make(&desc, &problem) == CONVJIT_SUCCESS) {
+        for (size_t i = 0; i < sizeof families / sizeof families[0]; ++i) {
+            check_family(families[i], &problem, &target);
+        }
+    }
+    return 0;
+}
