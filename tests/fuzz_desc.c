@@ -2,7 +2,7 @@
  *
  * The first byte of an input chooses what the rest is:
  *   0   a convjit_desc, byte for byte (struct_size is set right, else nothing would get past it)
- *   1   small numbers for the fields of a convjit_desc, one byte each: most inputs are nearly legal
+ *   1   numbers for its fields (fuzz_fields.h)
  *   2   a layer line
  * A descriptor must be accepted exactly if the rules of convjit.h, written down once more below in wider numbers,
  * accept it, with the same output size; a refusal must say something. A line that is read must come back from its
@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "desc.h"
+#include "fuzz_fields.h"
 #include "same_desc.h"
 
 #define CHECK(condition)                                                  \
@@ -150,25 +151,11 @@ static void fuzz_raw(const uint8_t *data, size_t size) {
 }
 
 static void fuzz_small(const uint8_t *data, size_t size) {
-    convjit_desc desc = CONVJIT_DESC_INIT;
-    int64_t *const fields[] = {&desc.in_channels, &desc.out_channels, &desc.groups,       &desc.batch_hint,
-                               desc.in_size,      desc.kernel,        desc.stride,        desc.dilation,
-                               desc.pad_begin,    desc.pad_end,       desc.output_padding};
-    size_t at = 0;
-#define NEXT (at < size ? data[at++] : 1)
-    desc.operation = (convjit_operation)(NEXT % 2);
-    desc.rank = NEXT % 3 + 1;
-    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; ++i) {
-        for (int axis = 0; axis < (i < 4 ? 1 : desc.rank); ++axis) {
-            const int value = NEXT;
-            fields[i][axis] =
-                value < 192 ? value : (int64_t)((uint64_t)1 << (value - 192)); /* 63: the most negative number */
-        }
-    }
-    desc.data_type = (convjit_type)(NEXT % 3), desc.weight_type = (convjit_type)(NEXT % 3);
-    desc.activation = (convjit_activation)(NEXT % 9);
-    desc.activation_a = (float)NEXT, desc.activation_b = (float)NEXT;
-#undef NEXT
+    fuzz_bytes bytes = {data, size};
+    convjit_desc desc = fuzz_fields(&bytes);
+    desc.data_type = (convjit_type)(fuzz_next(&bytes) % 3), desc.weight_type = (convjit_type)(fuzz_next(&bytes) % 3);
+    desc.activation = (convjit_activation)(fuzz_next(&bytes) % 9);
+    desc.activation_a = (float)fuzz_next(&bytes), desc.activation_b = (float)fuzz_next(&bytes);
     check_desc(&desc);
 }
 

@@ -1,10 +1,11 @@
 /* fuzz_plan.c - libFuzzer: every family plans any layer that it does not refuse.
  *
- * An input is small numbers for the fields of a convjit_desc, one byte each, as fuzz_desc.c's. What is checked is that
- * the plan is one, within what a block may have, that its launch has work, and that nothing overflows on the way. */
+ * What is checked is that the plan is one, within what a block may have, that its launch has work, and that nothing
+ * overflows on the way. */
 #include <stdlib.h>
 
 #include "family.h"
+#include "fuzz_fields.h"
 
 #define CHECK(condition)                                                  \
     do {                                                                  \
@@ -42,27 +43,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const cj_family *const families[] = {&cj_family_depthwise, &cj_family_tensor, &cj_family_direct};
-    convjit_desc desc = CONVJIT_DESC_INIT;
-    int64_t *const fields[] = {&desc.in_channels, &desc.out_channels, &desc.groups,       &desc.batch_hint,
-                               desc.in_size,      desc.kernel,        desc.stride,        desc.dilation,
-                               desc.pad_begin,    desc.pad_end,       desc.output_padding};
-    size_t at = 0;
-#define NEXT (at < size ? data[at++] : 1)
-    desc.operation = (convjit_operation)(NEXT % 2);
-    desc.rank = NEXT % 3 + 1;
-    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; ++i) {
-        for (int axis = 0; axis < (i < 4 ? 1 : desc.rank); ++axis) {
-            const int value = NEXT;
-            fields[i][axis] = value < 194 ? value : INT64_C(1) << (value - 193);
-        }
-    }
-    if (desc.groups < 1 << 20 && desc.in_channels < INT64_C(1) << 40 && desc.out_channels < INT64_C(1) << 40) {
+    fuzz_bytes bytes = {data, size};
+    convjit_desc desc = fuzz_fields(&bytes);
+    const int64_t least = desc.in_channels < desc.out_channels ? desc.in_channels : desc.out_channels;
+    const int64_t most = desc.in_channels > desc.out_channels ? desc.in_channels : desc.out_channels;
+    if (least > 0 && most < INT64_C(1) << 40 && desc.groups > 0 && desc.groups < 1 << 20) {
         desc.in_channels *= desc.groups, desc.out_channels *= desc.groups; /* or few would be multiples */
     }
-    desc.layout = (convjit_layout)(NEXT % 2), desc.math = (convjit_math)(NEXT % 3);
-    desc.data_type = desc.weight_type = (convjit_type)(NEXT % 3);
-    desc.beta = (float)(NEXT % 2);
-#undef NEXT
+    desc.layout = (convjit_layout)(fuzz_next(&bytes) % 2), desc.math = (convjit_math)(fuzz_next(&bytes) % 3);
+    desc.data_type = desc.weight_type = (convjit_type)(fuzz_next(&bytes) % 3);
+    desc.beta = (float)(fuzz_next(&bytes) % 2);
     cj_problem problem;
     cj_target target;
     CHECK(cj_target_parse("sm_90a", &target) == CONVJIT_SUCCESS);

@@ -1,0 +1,39 @@
+/* fuzz_fields.h - a descriptor from a fuzzer's bytes: small numbers for its fields, one byte each, so that most are
+ * nearly legal. */
+#ifndef FUZZ_FIELDS_H
+#define FUZZ_FIELDS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "convjit.h"
+
+typedef struct fuzz_bytes {
+    const uint8_t *data;
+    size_t size;
+} fuzz_bytes;
+
+/* The next one; 1 behind the last. */
+static inline int fuzz_next(fuzz_bytes *bytes) {
+    return bytes->size > 0 ? (--bytes->size, *bytes->data++) : 1;
+}
+
+/* Operation, rank and whatever is int64; the rest is the default. From 192 on bytes are powers of two, the last one the
+ * most negative number. */
+static inline convjit_desc fuzz_fields(fuzz_bytes *bytes) {
+    convjit_desc desc = CONVJIT_DESC_INIT;
+    int64_t *const fields[] = {&desc.in_channels, &desc.out_channels, &desc.groups,       &desc.batch_hint,
+                               desc.in_size,      desc.kernel,        desc.stride,        desc.dilation,
+                               desc.pad_begin,    desc.pad_end,       desc.output_padding};
+    desc.operation = (convjit_operation)(fuzz_next(bytes) % 2);
+    desc.rank = fuzz_next(bytes) % 3 + 1;
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; ++i) {
+        for (int axis = 0; axis < (i < 4 ? 1 : desc.rank); ++axis) {
+            const int value = fuzz_next(bytes);
+            fields[i][axis] = value < 192 ? value : (int64_t)((uint64_t)1 << (value - 192));
+        }
+    }
+    return desc;
+}
+
+#endif
