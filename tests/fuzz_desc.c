@@ -2,7 +2,7 @@
  *
  * The first byte of an input chooses what the rest is:
  *   0   a convjit_desc, byte for byte (struct_size is set right, else nothing would get past it)
- *   1   numbers for its fields (fuzz_fields.h)
+ *   1   numbers for its fields (fuzz_fields in fuzz.h)
  *   2   a layer line
  * A descriptor must be accepted exactly if the rules of convjit.h, written down once more below in wider numbers,
  * accept it, with the same output size; a refusal must say something. A line that is read must come back from its
@@ -12,15 +12,8 @@
 #include <string.h>
 
 #include "desc.h"
-#include "fuzz_fields.h"
+#include "fuzz.h"
 #include "same_desc.h"
-
-#define CHECK(condition)                                                  \
-    do {                                                                  \
-        if (!(condition)) {                                               \
-            abort(); /* libFuzzer keeps the input and prints the stack */ \
-        }                                                                 \
-    } while (0)
 
 /* Sums and products of int64 numbers, exact below 2^100 and held there: more than any limit. */
 __extension__ typedef __int128 wide;

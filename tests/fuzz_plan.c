@@ -2,17 +2,8 @@
  *
  * What is checked is that the plan is one, within what a block may have, that its launch has work, and that nothing
  * overflows on the way. */
-#include <stdlib.h>
-
 #include "family.h"
-#include "fuzz_fields.h"
-
-#define CHECK(condition)                                                  \
-    do {                                                                  \
-        if (!(condition)) {                                               \
-            abort(); /* libFuzzer keeps the input and prints the stack */ \
-        }                                                                 \
-    } while (0)
+#include "fuzz.h"
 
 static void check_family(const cj_family *family, const cj_problem *problem, const cj_target *target) {
     enum { MOST_THREADS = 1024, MOST_SHARED = 227 * 1024 };

@@ -1,12 +1,19 @@
-/* fuzz_fields.h - a descriptor from a fuzzer's bytes: small numbers for its fields, one byte each, so that most are
- * nearly legal. */
-#ifndef FUZZ_FIELDS_H
-#define FUZZ_FIELDS_H
+/* fuzz.h - what fuzz targets share: a check, and a descriptor from a fuzzer's bytes. */
+#ifndef FUZZ_H
+#define FUZZ_H
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #include "convjit.h"
+
+#define CHECK(condition)                                                  \
+    do {                                                                  \
+        if (!(condition)) {                                               \
+            abort(); /* libFuzzer keeps the input and prints the stack */ \
+        }                                                                 \
+    } while (0)
 
 typedef struct fuzz_bytes {
     const uint8_t *data;
@@ -18,8 +25,8 @@ static inline int fuzz_next(fuzz_bytes *bytes) {
     return bytes->size > 0 ? (--bytes->size, *bytes->data++) : 1;
 }
 
-/* Operation, rank and whatever is int64; the rest is the default. From 192 on bytes are powers of two, the last one the
- * most negative number. */
+/* Operation, rank and whatever is int64, one byte each: small numbers, so that most layers are nearly legal; the rest
+ * is the default. From 192 on bytes are powers of two, the last one the most negative number. */
 static inline convjit_desc fuzz_fields(fuzz_bytes *bytes) {
     convjit_desc desc = CONVJIT_DESC_INIT;
     int64_t *const fields[] = {&desc.in_channels, &desc.out_channels, &desc.groups,       &desc.batch_hint,
