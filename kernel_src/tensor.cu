@@ -155,7 +155,11 @@ constexpr int SPAN_OFFSET = SCALE_OFFSET + 8 * CJ_STAGES, LINES_OFFSET = SPAN_OF
 constexpr int FOLDED_LINES = CJ_FOLD > 0 ? CHUNKS_C * CJ_CHUNK_C : 0, CHANNELS_OFFSET = LINES_OFFSET + 16 * FOLDED_LINES;
 constexpr bool CHANNELS_SHARED = CHANNELS <= 256;
 constexpr int BARRIER_OFFSET = CHANNELS_OFFSET + (CHANNELS_SHARED ? 16 * (int)CHANNELS : 0);
-constexpr int BARRIERS = 2 * CJ_STAGES + 2 * CJ_SLOTS + CJ_FILL_GROUPS + 1;
+constexpr int STORE_WARPS = !CJ_STORING ? 0 : RESIDENT ? 4 : 3; /* the fourth brings weights */
+constexpr int SENT_ROWS = OUT_ROWS * (STORE_WARPS > 0 && CJ_OUT_BUFFERS > 1 ? 2 : 1); /* of products, that leave at once */
+constexpr int SENDS = CJ_OUT_BUFFERS * OUT_ROWS / SENT_ROWS;            /* buffers for so many */
+constexpr int ALL_SENDS = STORE_WARPS > 0 ? CONSUMERS * 4 * SENDS : 0;
+constexpr int BARRIERS = 2 * CJ_STAGES + 2 * CJ_SLOTS + CJ_FILL_GROUPS + 1 + 2 * ALL_SENDS;
 static_assert(BARRIER_OFFSET + 8 * BARRIERS <= CJ_SHARED_BYTES, "plan and kernel disagree");
 static_assert((CJ_RUN_ROWS - 1) * PITCH + RUN_X <= CJ_COLUMNS, "plan and kernel disagree");
 
@@ -173,7 +177,7 @@ struct shared_memory {
     uint2 *span;        /* [FILL_GROUPS][2][FILL_WARPS]: largest |x| and smallest but 0 of each warp's items */
     folded_line *lines; /* [FOLDED_LINES] */
     float4 *channels;   /* [CHANNELS] if they are few: see the packed weights */
-    cj_barrier *full, *empty, *slot_full, *slot_empty, *filling, *start;
+    cj_barrier *full, *empty, *slot_full, *slot_empty, *filling, *start, *out_full, *out_empty;
 };
 
 __device__ __forceinline__ shared_memory make_shared(unsigned char *base) {
@@ -184,6 +188,7 @@ __device__ __forceinline__ shared_memory make_shared(unsigned char *base) {
     s.full = (cj_barrier *)(base + BARRIER_OFFSET), s.empty = s.full + CJ_STAGES;
     s.slot_full = s.empty + CJ_STAGES, s.slot_empty = s.slot_full + CJ_SLOTS;
     s.filling = s.slot_empty + CJ_SLOTS, s.start = s.filling + CJ_FILL_GROUPS;
+    s.out_full = s.start + 1, s.out_empty = s.out_full + ALL_SENDS;
     return s;
 }
 
@@ -310,6 +315,7 @@ __constant__ const descriptor_steps product_steps;
 __device__ __forceinline__ void consume(const shared_memory &shared, const cj_forward_args &args) {
     turn<CJ_STAGES> buffer = {0};
     slot_turn slot = {0};
+    send_turn out = {0};
     const int group = cj_uniform((int)threadIdx.x / WARPGROUP);
     const int block = group % CJ_CONSUMERS_K, run = group / CJ_CONSUMERS_K * CJ_OWN_RUNS; /* its first one */
     if (group == 1) {
@@ -322,7 +328,7 @@ __device__ __forceinline__ void consume(const shared_memory &shared, const cj_fo
         const span seen = add_up(total, shared, buffer, slot, block, run, threadIdx.x % 32 == 0);
 #pragma unroll
         for (int i = 0; i < CJ_OWN_RUNS; ++i) { /* nothing of this is worth registers while products run */
-            store(total[i], seen, shared, args, cj_uniform(index), block, run + i, cj_opaque((int)threadIdx.x));
+            store(total[i], seen, shared, args, cj_uniform(index), out, run + i, cj_opaque((int)threadIdx.x));
         }
     }
     cj_bulk_store_wait<0>();
@@ -348,6 +354,10 @@ CJ_KERNEL(convjit_forward, cj_forward_args, args) {
             cj_barrier_init(&shared.filling[i], FILLERS);
         }
         cj_barrier_init(shared.start, 4);
+        for (int i = 0; i < ALL_SENDS; ++i) {
+            cj_barrier_init(&shared.out_full[i], 32);
+            cj_barrier_init(&shared.out_empty[i], 32);
+        }
         cj_barrier_init_fence();
     }
     __syncthreads();
@@ -360,9 +370,14 @@ CJ_KERNEL(convjit_forward, cj_forward_args, args) {
         cj_set_registers<CJ_FILLER_REGISTERS, BEGUN_WITH>();
         fill(shared, args, role - CONSUMERS, thread);
     } else {
-        cj_set_registers<24, BEGUN_WITH>();
-        if (thread == 0) {
+        cj_set_registers<CJ_OTHER_REGISTERS, BEGUN_WITH>();
+        const int warp = cj_uniform(thread / 32), lane = thread % 32;
+        if (warp == 3 && lane == 0) {
             bring_weights(shared, args);
+        }
+        if (STORE_WARPS > 0 && warp < STORE_WARPS) {
+            __syncwarp();
+            send_all(shared, args, warp, lane);
         }
     }
 }

@@ -7,7 +7,12 @@
 #include "view.h"
 
 /* Sizes of the kernel. */
-enum { CJ_TENSOR_THREADS = 512, CJ_TENSOR_BLOCKS = 132, CJ_TENSOR_MOST_SUM = 5, CJ_TENSOR_PART_BYTES = 2048 };
+enum {
+    CJ_TENSOR_THREADS = 512,
+    CJ_TENSOR_BLOCKS = 132,
+    CJ_TENSOR_MOST_SUM = 5,
+    CJ_TENSOR_PART_BYTES = 2048
+};
 
 /* What follows from a configuration; the kernel derives the same. */
 typedef struct cj_tensor_tile {
@@ -40,10 +45,14 @@ enum { CJ_TENSOR_PLAIN, CJ_TENSOR_IN_SLOT, CJ_TENSOR_ALWAYS };
 
 int32_t cj_tensor_compensation(const cj_tensor_config *config, const cj_tensor_tile *tile);
 
-/* Registers of a consumer's thread: its sums and totals, and what they are worked on with; and of a filling thread:
- * what the consumers and the warps beside it leave. */
+/* Are there warps that store outputs, in the warpgroup that brings weights? */
+bool cj_tensor_storing(const cj_tensor_config *config);
+
+/* Registers of a consumer's thread: its sums and totals, and what they are worked on with; of a thread that stores or
+ * brings weights; and of a filling thread: what these leave. */
 int32_t cj_tensor_consumer_registers(const cj_problem *problem, const cj_tensor_config *config,
                                      const cj_tensor_tile *tile);
+int32_t cj_tensor_other_registers(const cj_tensor_config *config);
 int32_t cj_tensor_filler_registers(const cj_problem *problem, const cj_tensor_config *config,
                                    const cj_tensor_tile *tile);
 

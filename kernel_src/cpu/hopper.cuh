@@ -93,6 +93,11 @@ inline float cj_load_if(const float *from, bool exists) {
     return exists ? *from : 0.0F;
 }
 
+/* Nothing, if that can be read. */
+inline void cj_prefetch(const void *from) {
+    (void)*(const volatile char *)from;
+}
+
 /* As on the device, all take lane 0's value: who is wrong to say that it is theirs too sees it here as well. */
 template <class T> inline T cj_uniform(T value) {
     return __shfl_sync(0xffffffff, value, 0);

@@ -150,6 +150,11 @@ __device__ __forceinline__ float cj_load_if(const float *from, bool exists) {
     return value;
 }
 
+/* Has what lies there brought to the L2. */
+__device__ __forceinline__ void cj_prefetch(const void *from) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory");
+}
+
 /* A value that is the same for a whole warp, said so. */
 template <class T> __device__ __forceinline__ T cj_uniform(T value) {
     return __shfl_sync(0xffffffff, value, 0);

@@ -21,17 +21,18 @@ __device__ __forceinline__ float exact_output(const cj_forward_args &args, const
     return (float)sum;
 }
 
-/* See "the surprising rule": one warp's outputs in a buffer, of rows of products from first_k on. */
+/* See "the surprising rule": one warp's outputs to be sent, of SENT_ROWS rows of products from first_k on. */
 __device__ __noinline__ void replace_strange(float *out, const cj_forward_args &args, position index, int first_k, int run) {
     const sizes size = get_sizes(args);
     const tile t = make_tile(index, size);
-    for (int i = 0; i < OUT_ROWS; ++i) {
+    for (int i = 0; i < SENT_ROWS; ++i) {
         const product_row row = row_of(first_k + i);
         const long long row_index = t.group * CJ_ROWS + first_k + i;
         const float *w = (const float *)(channels_of(args) + CHANNELS) + row_index * CJ_GROUP_IN * TAPS;
         const float bias = channels_of(args)[t.group * K_BLOCKS * M + first_k + i].x;
         float *const staged =
-            out + i / ROWS_OF_PIECE * OUT_PITCH + bulk_shift(address_of(make_phased_piece(row, size, t, run), args, size, t));
+            out + i / OUT_ROWS * OUT_BUFFER + i % OUT_ROWS / ROWS_OF_PIECE * OUT_PITCH +
+            bulk_shift(address_of(make_phased_piece(row, size, t, run), args, size, t));
         for (int column = (int)threadIdx.x % 32; column < CJ_COLUMNS && row.exists; column += 32) {
             const long long y = t.y + run_y(run) + column / PITCH, x = t.x + run_x(run) + column % PITCH;
             const output o = {(long long)t.z * CJ_PHASES_Z + phases_z[row.z], y * CJ_PHASES_Y + phases_y[row.y],

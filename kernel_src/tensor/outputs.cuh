@@ -52,7 +52,7 @@ __device__ __forceinline__ void write_outputs(float *own, const float (&total)[O
     }
 }
 
-/* A warp's outputs of half its rows of products, as they are finished, to shared memory, where a thread's piece is. True if any
+/* A thread's outputs of half its rows of products, as they are finished, to shared memory, where its piece is. True if any
  * must be computed anew: it is NaN or Inf there, and not activated. */
 __device__ __forceinline__ bool stage_outputs(float *piece, const product_row &row, float (&total)[OWN], int half, float factor,
                                               float threshold, float bias, int lane) {
@@ -85,7 +85,7 @@ __device__ __forceinline__ bool stage_outputs(float *piece, const product_row &r
     } else {
         write_outputs(piece + lane % 4 * 2, total, half, lane_anew(lane));
     }
-    return __any_sync(0xffffffff, !(strange - strange == 0.0F));
+    return !(strange - strange == 0.0F);
 }
 
 /* Can the unit of a total be part of the factor of its outputs, and the threshold be divided by it, without a loss of bits? */
@@ -93,17 +93,66 @@ __device__ __forceinline__ bool is_mild(float unit, float scale_a, float scale_b
     return unit >= 0x1p-50F && unit <= 0x1p50F && fminf(scale_a, scale_b) >= 0x1p-60F && fmaxf(scale_a, scale_b) <= 0x1p60F;
 }
 
-/* The outputs of one run to memory: each warp its 16 rows of products, OUT_ROWS at a time through shared memory. */
+/* Where a run's outputs are in memory if they have no phases. */
+struct run_place {
+    long long y, z;    /* offset of the first one of the group's first channel */
+    int rows, columns; /* that exist; not positive past the end */
+    bool first;        /* Does the run begin a row? */
+};
+
+__device__ __forceinline__ run_place make_run_place(const cj_forward_args &args, const sizes &size, const tile &t, int run) {
+    const position o_y = t.y + run_y(run), o_x = t.x + run_x(run);
+    const out_offset o = ((out_offset)t.z * (out_offset)size.out_y + o_y) * (out_offset)size.out_x + o_x;
+    run_place p;
+    p.y = t.n * args.y_batch_stride + t.group * CJ_GROUP_OUT * args.y_channel_stride + o;
+    p.z = t.n * args.z_batch_stride + t.group * CJ_GROUP_OUT * args.z_channel_stride + o;
+    p.rows = (int)(size.out_y - o_y < CJ_RUN_ROWS ? size.out_y - o_y : CJ_RUN_ROWS);
+    p.columns = (int)(size.out_x - o_x < RUN_X ? size.out_x - o_x : RUN_X);
+    p.first = o_x == 0;
+    return p;
+}
+
+/* A warp's SENT_ROWS rows of products, from first_k on, from shared memory to there. */
+__device__ __forceinline__ void send_rows(const float *out, const cj_forward_args &args, const sizes &size, const run_place &p,
+                                          int first_k, int lane) {
+    const bool all = CJ_GROUP_OUT % SENT_ROWS == 0 && first_k < CJ_GROUP_OUT;
+    const int channels = all ? SENT_ROWS : min(SENT_ROWS, CJ_GROUP_OUT - first_k);
+    float *y = (float *)args.y + p.y + first_k * args.y_channel_stride;
+    const float *z = (const float *)args.z + p.z + first_k * args.z_channel_stride;
+    if (IN_BULK) {
+        const int count = ROWS_JOINED && p.columns > 0 ? p.rows * RUN_X : p.columns;
+        store_in_bulk(out, y, args, p.rows > 0 ? channels : 0, count, p.first, lane);
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < SENT_ROWS; ++k, y += args.y_channel_stride, z += args.z_channel_stride) {
+        if (k < channels) {
+            store_pieces(out + k * OUT_PITCH, y, z, size, p.rows, p.columns, lane);
+        }
+    }
+}
+
+/* The buffers of each consumer warp's outputs, which it uses by turns. */
+typedef turn<SENDS> send_turn;
+__device__ __forceinline__ int send_index(int warp, const send_turn &turn) {
+    return warp * SENDS + turn.index();
+}
+__device__ __forceinline__ float *send_buffer(const shared_memory &shared, int index) {
+    return shared.out + index * (SENT_ROWS / OUT_ROWS) * OUT_BUFFER;
+}
+
+/* The first row of products of a consumer warp. */
+__device__ __forceinline__ int first_row(const tile &t, int warp) {
+    return ((int)t.k_tile * CJ_CONSUMERS_K + warp / 4 % CJ_CONSUMERS_K) * M + warp % 4 * 16;
+}
+
+/* The outputs of one run, finished, to shared memory: each warp its 16 rows of products, SENT_ROWS at a time. From there the
+ * storing warps send them to memory or, if there are none, the warp itself. */
 __device__ __forceinline__ void store(float (&total)[OWN], const span &seen, const shared_memory &shared,
-                                      const cj_forward_args &args, position index, int block, int run, int thread) {
+                                      const cj_forward_args &args, position index, send_turn &buffer, int run, int thread) {
     const sizes size = get_sizes(args);
     const tile t = make_tile(index, size);
-    const int lane = thread % 32, warp = cj_uniform(thread / 32), row = lane / 4;
-    const position o_y = t.y + run_y(run), o_x = t.x + run_x(run);
-    const int rows = (int)(size.out_y - o_y < CJ_RUN_ROWS ? size.out_y - o_y : CJ_RUN_ROWS);
-    const int columns = (int)(size.out_x - o_x < RUN_X ? size.out_x - o_x : RUN_X);
-    const out_offset o = ((out_offset)t.z * (out_offset)size.out_y + o_y) * (out_offset)size.out_x + o_x;
-    const int warp_k = ((int)t.k_tile * CJ_CONSUMERS_K + block) * M + warp % 4 * 16;
+    const int lane = thread % 32, warp = cj_uniform(thread / 32), row = lane / 4, warp_k = first_row(t, warp);
     const float4 *const channel_0 =
         (CHANNELS_SHARED ? shared.channels : channels_of(args)) + t.group * K_BLOCKS * M + warp_k + row;
     const float4 channel_of_half[2] = {channel_0[0], channel_0[OUT_ROWS]};
@@ -112,39 +161,94 @@ __device__ __forceinline__ void store(float (&total)[OWN], const span &seen, con
         multiply(total, unit);
         unit = 1.0F;
     }
-    const int count = ROWS_JOINED && columns > 0 ? rows * RUN_X : columns; /* not positive past the end */
+    const run_place place = make_run_place(args, size, t, run);
+    bool strange = false;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+        const int own_send = send_index(warp, buffer), in_send = half * OUT_ROWS % SENT_ROWS;
         const int first_k = warp_k + half * OUT_ROWS;
         const float4 channel = channel_of_half[half]; /* bias, 1 / s, guard, hard */
-        const long long first = t.group * CJ_GROUP_OUT + first_k; /* channel, if there are no phases */
-        float *y = (float *)args.y + t.n * args.y_batch_stride + first * args.y_channel_stride + o;
-        const float *z = (const float *)args.z + t.n * args.z_batch_stride + first * args.z_channel_stride + o;
-        float *const out = shared.out + (warp * CJ_OUT_BUFFERS + (run % CJ_OWN_RUNS * 2 + half) % CJ_OUT_BUFFERS) * OUT_BUFFER;
+        float *const sent = send_buffer(shared, own_send), *const out = sent + in_send / OUT_ROWS * OUT_BUFFER;
         const product_row own = row_of(first_k + row);
-        const float *const to =
-            PHASED ? address_of(make_phased_piece(own, size, t, run), args, size, t) : y + row * args.y_channel_stride;
-        cj_bulk_store_wait<CJ_OUT_BUFFERS - 1>(); /* for what lies there */
-        __syncwarp();
-        const bool strange = stage_outputs(out + row / ROWS_OF_PIECE * OUT_PITCH + bulk_shift(to), own, total, half,
-                                           CJ_ALPHA * (channel.y * unit), threshold_of(seen, channel) * inverse(unit),
-                                           channel.x, lane_anew(lane));
-        __syncwarp();
-        if (strange) {
-            replace_strange(out, args, index, first_k, run);
+        const float *const to = PHASED ? address_of(make_phased_piece(own, size, t, run), args, size, t)
+                                       : (const float *)args.y + place.y + (first_k + row) * args.y_channel_stride;
+        if (in_send == 0 && STORE_WARPS > 0) {
+            cj_barrier_wait(&shared.out_empty[own_send], buffer.parity() ^ 1);
+        } else if (in_send == 0) {
+            cj_bulk_store_wait<SENDS - 1>(); /* for what lies there */
             __syncwarp();
         }
-        const int channels = CJ_GROUP_OUT % OUT_ROWS == 0 && first_k < CJ_GROUP_OUT ? OUT_ROWS : CJ_GROUP_OUT - first_k;
-#pragma unroll
-        for (int k = 0; k < (PHASED || IN_BULK ? 1 : OUT_ROWS); ++k, y += args.y_channel_stride, z += args.z_channel_stride) {
-            if (PHASED) {
-                store_phases(out, args, size, t, first_k, run, lane);
-            } else if (IN_BULK) {
-                store_in_bulk(out, y, args, rows > 0 ? channels : 0, count, o_x == 0, lane);
-            } else if (k < channels) {
-                store_pieces(out + k * OUT_PITCH, y, z, size, rows, columns, lane);
-            }
+        const bool any = stage_outputs(out + row / ROWS_OF_PIECE * OUT_PITCH + bulk_shift(to), own, total, half,
+                                       CJ_ALPHA * (channel.y * unit), threshold_of(seen, channel) * inverse(unit), channel.x,
+                                       lane_anew(lane));
+        strange |= any;
+        if (in_send + OUT_ROWS < SENT_ROWS) {
+            continue;
         }
         __syncwarp();
+        if (__any_sync(0xffffffff, (int)strange)) {
+            replace_strange(sent, args, index, first_k - in_send, run);
+        }
+        cj_async_fence();
+        if (STORE_WARPS > 0) {
+            cj_barrier_arrive(&shared.out_full[own_send]);
+        } else {
+            __syncwarp();
+            if (PHASED) {
+                const sent_piece piece = make_sent_piece(args, size, t, run, first_k - in_send, lane);
+                send_pieces(sent, piece, size, lane);
+                send_bias(piece, args, size, t, lane);
+            } else {
+                send_rows(sent, args, size, place, first_k - in_send, lane);
+            }
+            __syncwarp();
+        }
+        buffer.next();
     }
+}
+
+/* What a storing warp does: it sends every STORE_WARPS-th consumer warp's outputs. */
+__device__ __forceinline__ void send_all(const shared_memory &shared, const cj_forward_args &args, int own, int lane) {
+    constexpr int PARTS_OF_RUN = 16 / SENT_ROWS;
+    const sizes size = get_sizes(args);
+    const tile_range tiles = own_tiles(args);
+    send_turn buffer = {0};
+    int sent = -1;
+    position index = tiles.first;
+#pragma unroll 1
+    for (position left = tiles.count; left > 0; --left, index += gridDim.x) {
+        const tile t = make_tile(index, size);
+#pragma unroll 1
+        for (int i = 0; i < CONSUMERS * CJ_OWN_RUNS * PARTS_OF_RUN; ++i) {
+            const int consumer = i / (CJ_OWN_RUNS * PARTS_OF_RUN), of_tile = i % (CJ_OWN_RUNS * PARTS_OF_RUN);
+            const int run = consumer / CJ_CONSUMERS_K * CJ_OWN_RUNS + of_tile / PARTS_OF_RUN;
+            const send_turn turn = {buffer.steps + of_tile};
+            const run_place place = make_run_place(args, size, t, run);
+#pragma unroll 1
+            for (int warp = consumer * 4; warp < consumer * 4 + 4; ++warp) {
+                if (warp % STORE_WARPS != own) {
+                    continue;
+                }
+                const int first_k = first_row(t, warp) + of_tile % PARTS_OF_RUN * SENT_ROWS, from = send_index(warp, turn);
+                sent_piece piece;
+                if (PHASED) {
+                    piece = make_sent_piece(args, size, t, run, first_k, lane);
+                    send_bias(piece, args, size, t, lane);
+                }
+                cj_bulk_store_wait<0>();
+                if (sent >= 0) {
+                    cj_barrier_arrive(&shared.out_empty[sent]);
+                }
+                cj_barrier_wait(&shared.out_full[from], turn.parity());
+                sent = from;
+                if (PHASED) {
+                    send_pieces(send_buffer(shared, from), piece, size, lane);
+                } else {
+                    send_rows(send_buffer(shared, from), args, size, place, first_k, lane);
+                }
+            }
+        }
+        buffer.steps += CJ_OWN_RUNS * PARTS_OF_RUN;
+    }
+    cj_bulk_store_wait<0>();
 }

@@ -58,58 +58,98 @@ __device__ __forceinline__ void store_equal(float *to, float value, int count, i
     }
 }
 
-/* A warp's piece, of which all is bias if no tap reaches it, where bulk copies do not do it. */
-__device__ __forceinline__ void store_piece(const float *staged, const cj_forward_args &args, const sizes &size, const tile &t,
-                                            int channel, const output &first, int count, bool reached, float bias, int lane) {
-    float *const y = (float *)args.y + t.n * args.y_batch_stride + offset_of(first, size, t, channel, args.y_channel_stride);
-    const float *const z =
-        (const float *)args.z + t.n * args.z_batch_stride + offset_of(first, size, t, channel, args.z_channel_stride);
-    if (IN_BULK && !reached) {
-        store_equal(y, cj_finish(bias, 0.0F), count, lane);
-    }
-    for (int i = lane; i < count && !IN_BULK; i += 32) {
-        y[i] = cj_finish(reached ? staged[i] : bias, CJ_HAS_Z ? z[i] : 0.0F);
-    }
+/* The piece that a lane has of those that its warp sends: where it is to go, and the phases along z, and y if rows are not
+ * joined, that the row of products sees to: from low to high, of which 0 is its own and the others are bias. */
+struct sent_piece {
+    int row; /* of products */
+    float *y;
+    const float *z;
+    int count, low_z, high_z, low_y, high_y;
+    bool first;
+};
+
+__device__ __forceinline__ sent_piece make_sent_piece(const cj_forward_args &args, const sizes &size, const tile &t, int run,
+                                                      int first_k, int lane) {
+    const int i = lane / PIECE_LANES % OUT_ROWS;
+    sent_piece p;
+    p.row = first_k + lane / PIECE_LANES / OUT_ROWS * OUT_ROWS + i % OUT_PIECES * ROWS_OF_PIECE;
+    const product_row row = row_of(p.row);
+    const phased_piece piece = make_phased_piece(row, size, t, run);
+    p.y = address_of(piece, args, size, t);
+    p.z = (const float *)args.z + t.n * args.z_batch_stride +
+          offset_of(piece.first, size, t, row.channel, args.z_channel_stride);
+    p.count = i < OUT_PIECES ? piece.count : 0;
+    p.first = piece.first.x == 0;
+    p.low_z = begin_of(phases_z, row.z) - phases_z[row.z];
+    p.high_z = (int)min((long long)(phases_z[row.z + 1] - phases_z[row.z]), size.out_z - piece.first.z);
+    p.low_y = ROWS_JOINED ? 0 : begin_of(phases_y, row.y) - phases_y[row.y];
+    p.high_y = ROWS_JOINED ? 1 : (int)min((long long)(phases_y[row.y + 1] - phases_y[row.y]), size.out_y - piece.first.y);
+    return p;
 }
 
-/* Staged pieces to memory, and with them the phases along z, and y if rows are not joined, that no tap reaches. */
-__device__ __forceinline__ void store_phases(const float *out, const cj_forward_args &args, const sizes &size, const tile &t,
-                                             int first_k, int run, int lane) {
-    constexpr bool ALL_REACHED = CJ_ACTIVE_Z * (ROWS_JOINED ? 1 : CJ_ACTIVE_Y) == CJ_PHASES_Z * (ROWS_JOINED ? 1 : CJ_PHASES_Y);
+/* The lane that has piece i. */
+__device__ __forceinline__ int lane_of(int i) {
+    return (i / OUT_PIECES * OUT_ROWS + i % OUT_PIECES) * PIECE_LANES;
+}
+constexpr int SENT_PIECES = SENT_ROWS / OUT_ROWS * OUT_PIECES;
+
+/* Staged pieces to memory. */
+__device__ __forceinline__ void send_pieces(const float *out, const sent_piece &own, const sizes &size, int lane) {
+    const int count = own.high_z > 0 && own.high_y > 0 ? own.count : 0;
     if (IN_BULK) {
-        const int own_k = first_k + min(lane / 4, OUT_PIECES - 1) * ROWS_OF_PIECE;
-        const phased_piece own = make_phased_piece(row_of(own_k), size, t, run);
-        float *const to = address_of(own, args, size, t);
-        const piece_of_row p = make_piece(to, own.exists ? own.count : 0, own.first.x == 0);
-        cj_async_fence();
-        __syncwarp();
+        const piece_of_row p = make_piece(own.y, count, own.first);
+        const unsigned own_bits = bulk_piece_of(own.y, p).bits;
 #pragma unroll 1
-        for (int i = 0; i < OUT_PIECES; ++i) {
-            const bulk_piece bulk = __shfl_sync(0xffffffff, bulk_piece_of(to, p).bits, i * 4);
-            float *const target = (float *)__shfl_sync(0xffffffff, (unsigned long long)to, i * 4);
+        for (int i = 0; i < SENT_PIECES; ++i) {
+            const bulk_piece bulk = __shfl_sync(0xffffffff, own_bits, lane_of(i));
+            float *const target = (float *)__shfl_sync(0xffffffff, (unsigned long long)own.y, lane_of(i));
             if (bulk.bytes() > 0 && cj_elect()) {
                 cj_bulk_store(target + bulk.start(), out + i * OUT_PITCH + bulk.place(), bulk.bytes());
             }
         }
         cj_bulk_store_commit();
-        if (lane / 4 < OUT_PIECES) {
-            store_ends(to, out + lane / 4 * OUT_PITCH + bulk_shift(to), p, lane % 4);
+        if (count > 0) {
+            const int i = lane / PIECE_LANES;
+            store_ends(own.y, out + (i / OUT_ROWS * OUT_PIECES + i % OUT_ROWS) * OUT_PITCH + bulk_shift(own.y), p, lane);
         }
+        return;
     }
 #pragma unroll 1
-    for (int i = 0; i < OUT_PIECES && !(IN_BULK && ALL_REACHED); ++i) {
-        const int k = first_k + i * ROWS_OF_PIECE;
-        const product_row row = row_of(k);
-        const phased_piece p = make_phased_piece(row, size, t, run);
-        const float bias = channels_of(args)[t.group * K_BLOCKS * M + k].x;
-        const int own_z = phases_z[row.z], begin_z = begin_of(phases_z, row.z), end_z = row.exists ? phases_z[row.z + 1] : 0;
-        const int own_y = ROWS_JOINED ? 0 : phases_y[row.y], begin_y = ROWS_JOINED ? 0 : begin_of(phases_y, row.y);
-        const int end_y = ROWS_JOINED ? 1 : phases_y[row.y + 1];
-        for (int z = begin_z; z < end_z; ++z) {
-            for (int y = begin_y; y < end_y; ++y) {
-                const output o = {p.first.z + z - own_z, p.first.y + y - own_y, p.first.x};
-                store_piece(out + i * OUT_PITCH, args, size, t, row.channel, o, is_there(o, size) ? p.count : 0,
-                            z == own_z && y == own_y, bias, lane);
+    for (int i = 0; i < SENT_PIECES; ++i) {
+        const int of_piece = __shfl_sync(0xffffffff, count, lane_of(i));
+        float *const y = (float *)__shfl_sync(0xffffffff, (unsigned long long)own.y, lane_of(i));
+        const float *const z = (const float *)__shfl_sync(0xffffffff, (unsigned long long)own.z, lane_of(i));
+        for (int j = lane; j < of_piece; j += 32) {
+            y[j] = cj_finish(out[i * OUT_PITCH + j], CJ_HAS_Z ? z[j] : 0.0F);
+        }
+    }
+}
+
+/* The phases beside the pieces', which are bias. */
+__device__ __forceinline__ void send_bias(const sent_piece &own, const cj_forward_args &args, const sizes &size, const tile &t,
+                                          int lane) {
+    constexpr bool NONE = CJ_ACTIVE_Z * (ROWS_JOINED ? 1 : CJ_ACTIVE_Y) == CJ_PHASES_Z * (ROWS_JOINED ? 1 : CJ_PHASES_Y);
+    const float own_bias = NONE || own.count == 0 ? 0.0F : channels_of(args)[t.group * K_BLOCKS * M + own.row].x;
+#pragma unroll 1
+    for (int i = 0; i < (NONE ? 0 : SENT_PIECES); ++i) {
+        const int from = lane_of(i), count = __shfl_sync(0xffffffff, own.count, from);
+        const int low_z = __shfl_sync(0xffffffff, own.low_z, from), high_z = __shfl_sync(0xffffffff, own.high_z, from);
+        const int low_y = __shfl_sync(0xffffffff, own.low_y, from), high_y = __shfl_sync(0xffffffff, own.high_y, from);
+        const float bias = __shfl_sync(0xffffffff, own_bias, from);
+        float *const y = (float *)__shfl_sync(0xffffffff, (unsigned long long)own.y, from);
+        const float *const z = (const float *)__shfl_sync(0xffffffff, (unsigned long long)own.z, from);
+        for (int plane = low_z; plane < high_z; ++plane) {
+            for (int row = low_y; row < high_y; ++row) {
+                const long long distance = (plane * (long long)size.out_y + row) * size.out_x;
+                if (plane == 0 && row == 0) {
+                    continue;
+                }
+                if (!CJ_HAS_Z) {
+                    store_equal(y + distance, cj_finish(bias, 0.0F), count, lane);
+                }
+                for (int j = lane; j < count && CJ_HAS_Z; j += 32) {
+                    y[distance + j] = cj_finish(bias, z[distance + j]);
+                }
             }
         }
     }

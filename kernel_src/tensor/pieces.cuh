@@ -40,10 +40,9 @@ __device__ __forceinline__ int rows_before(int first, int i) {
 
 /* A piece of outputs: of a run, with all its phases along x, and along y if rows are joined. */
 struct phased_piece {
-    bool exists;
     int channel;
     output first;
-    int count;
+    int count; /* along y and z it may lie outside */
 };
 
 __device__ __forceinline__ phased_piece make_phased_piece(const product_row &row, const sizes &size, const tile &t, int run) {
@@ -51,9 +50,9 @@ __device__ __forceinline__ phased_piece make_phased_piece(const product_row &row
     phased_piece p;
     p.channel = row.channel;
     p.first = {z * CJ_PHASES_Z + phases_z[row.z], y * CJ_PHASES_Y + (ROWS_JOINED ? 0 : phases_y[row.y]), x * CJ_PHASES_X};
-    p.exists = row.exists && is_there(p.first, size);
-    p.count = (int)(ROWS_JOINED ? min((long long)CJ_RUN_ROWS * CJ_PHASES_Y, size.out_y - p.first.y) * size.out_x
-                                : min((long long)RUN_X * CJ_PHASES_X, size.out_x - p.first.x));
+    const long long count = ROWS_JOINED ? min((long long)CJ_RUN_ROWS * CJ_PHASES_Y, size.out_y - p.first.y) * size.out_x
+                                        : min((long long)RUN_X * CJ_PHASES_X, size.out_x - p.first.x);
+    p.count = row.exists && p.first.x < size.out_x ? (int)max(count, 0LL) : 0;
     return p;
 }
 
@@ -121,25 +120,32 @@ constexpr int period_of(long long plane) {
 }
 constexpr int PERIOD = CJ_DYNAMIC ? OUT_ROWS : period_of((long long)CJ_OUT_Z * CJ_OUT_Y * CJ_OUT_X);
 
+/* Of the lanes of a warp so many see to each piece that it sends. */
+constexpr int PIECE_LANES = 32 / SENT_ROWS;
+
 /* One thread issues all copies of a warp, from values that are the same for the warp: threads that issue one each take ten
- * times as long. Lane 4 * row has the row's piece. No branch but the election: behind others ptxas takes the warp for
- * divergent. */
+ * times as long. Lane PIECE_LANES * row has the row's piece. No branch but the election: behind others ptxas takes the warp
+ * for divergent. */
 __device__ __forceinline__ void copy_rows(const float *out, float *y, const cj_forward_args &args, bulk_piece own, int channels,
                                           int count, bool first, int lane) {
     unsigned pieces[PERIOD];
-    const unsigned before = __shfl_sync(0xffffffff, own.bits, lane % (PERIOD * 4));
+    const unsigned before = __shfl_sync(0xffffffff, own.bits, lane % (PERIOD * PIECE_LANES));
     const bool all_usual = __all_sync(0xffffffff, own.bits == before && own.bytes() > 0);
 #pragma unroll
     for (int i = 0; i < PERIOD; ++i) {
-        pieces[i] = __shfl_sync(0xffffffff, own.bits, i * 4);
+        pieces[i] = __shfl_sync(0xffffffff, own.bits, i * PIECE_LANES);
     }
     if (cj_elect()) {
         if (all_usual) {
+            constexpr int AT_ONCE = STORE_WARPS > 0 ? PERIOD : SENT_ROWS; /* storing warps have few registers */
+#pragma unroll 1
+            for (int i = 0; i < SENT_ROWS; i += AT_ONCE, y += AT_ONCE * args.y_channel_stride, out += AT_ONCE * OUT_PITCH) {
 #pragma unroll
-            for (int row = 0; row < OUT_ROWS; ++row) {
-                const bulk_piece piece(pieces[row % PERIOD]);
-                cj_bulk_store(y + row * args.y_channel_stride + piece.start(), out + row * OUT_PITCH + piece.place(),
-                              piece.bytes());
+                for (int row = 0; row < AT_ONCE; ++row) {
+                    const bulk_piece piece(pieces[row % PERIOD]);
+                    cj_bulk_store(y + row * args.y_channel_stride + piece.start(), out + row * OUT_PITCH + piece.place(),
+                                  piece.bytes());
+                }
             }
         } else {
 #pragma unroll 1
@@ -153,31 +159,32 @@ __device__ __forceinline__ void copy_rows(const float *out, float *y, const cj_f
     }
 }
 
-/* What bulk copies leave at both ends of a piece, by four threads. */
-__device__ __forceinline__ void store_ends(float *to, const float *from, const piece_of_row &p, int thread) {
-    if (thread < p.head) {
-        to[p.begin + thread] = from[p.begin + thread];
-    }
-    const int tail = p.begin + p.head + p.middle + thread;
-    if (tail < p.begin + p.count) {
-        to[tail] = from[tail];
+/* What bulk copies leave at both ends of a piece, by its lanes. */
+__device__ __forceinline__ void store_ends(float *to, const float *from, const piece_of_row &p, int lane) {
+    const int tail = p.begin + p.head + p.middle;
+#pragma unroll
+    for (int step = 0; step < 3; step += PIECE_LANES) { /* an end has less than 16 bytes */
+        const int i = step + lane % PIECE_LANES;
+        if (i < p.head) {
+            to[p.begin + i] = from[p.begin + i];
+        }
+        if (tail + i < p.begin + p.count) {
+            to[tail + i] = from[tail + i];
+        }
     }
 }
 
 /* A warp's outputs, finished and each channel's in a row: 16 bytes of memory at a time by bulk copies, which take no
- * instructions and no time of the unit that loads and stores, and what is cut off at both ends one by one. Four threads see to
- * a row. */
+ * instructions and no time of the unit that loads and stores, and what is cut off at both ends one by one. */
 __device__ __forceinline__ void store_in_bulk(const float *out, float *y, const cj_forward_args &args, int channels, int count,
                                               bool first, int lane) {
-    const int own_row = lane / 4, column = lane % 4;
+    const int own_row = lane / PIECE_LANES;
     float *const to = y + own_row * args.y_channel_stride;
     const piece_of_row p = make_piece(to, count, first);
-    cj_async_fence();
-    __syncwarp();
-    copy_rows(out, y, args, own_row < channels ? bulk_piece_of(to, p) : bulk_piece(0), min(channels, OUT_ROWS), count, first,
+    copy_rows(out, y, args, own_row < channels ? bulk_piece_of(to, p) : bulk_piece(0), min(channels, SENT_ROWS), count, first,
               lane);
     cj_bulk_store_commit();
     if (own_row < channels) {
-        store_ends(to, out + own_row * OUT_PITCH + bulk_shift(to), p, column);
+        store_ends(to, out + own_row * OUT_PITCH + bulk_shift(to), p, lane);
     }
 }
