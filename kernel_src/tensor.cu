@@ -15,6 +15,8 @@
  * filling warps, or two by turns, that bring the input under the tile, halo included and padding as zeros, to STAGES
  * buffers; and, beside one group, a thread that brings the weights to a ring of SLOTS slots. Barriers hand buffers and
  * slots over and back. The second consumer begins LAG slots late, so that one stores its outputs while the other multiplies.
+ * If STORING, consumers only bring outputs to shared memory; warps beside that thread, and its own where weights stay, send
+ * them on: the copies of a tile wait longer for the memory than they take to issue.
  *
  * Shared memory holds 16-byte units: eight lines of one pixel in half precision. A buffer is
  *   unit[PARTS][CHUNK_C / 8][PARITIES_Y][PARITIES_X][ROWS][PITCH]
@@ -72,10 +74,12 @@
  * CJ_COMPENSATED            what is rounded off the total is where the next sum begins: 2, of a slot: 1    2
  * CJ_OUT_BUFFERS            of eight channels' outputs, for each warp: divides 2 OWN_RUNS                2
  * CJ_FILL_GROUPS            groups of filling warps, each with every second stage: 2, or 1               1
+ * CJ_STORING                1 = warps of their own send outputs; only beside one filling group           1
  * CJ_LANES                  threads that fill a piece of a row: 8, 16 or 32                              32
  * CJ_JOB_ITEMS              units of such a piece for each of them                                       3
  * CJ_CONSUMER_REGISTERS     of a thread; with the next, 256 if there are two filling groups              168
- * CJ_FILLER_REGISTERS       ... of a filling warp's; else twice the former and this are at most 488      88
+ * CJ_FILLER_REGISTERS       ... of a filling warp's                                                      136
+ * CJ_OTHER_REGISTERS        ... of a storing warp's; twice the first and these are at most 512           40
  * CJ_SHARED_BYTES           dynamic shared memory                                                        150000
  * and those of hopper.cuh and epilogue.cuh */
 

@@ -80,11 +80,6 @@ static bool phased(const cj_tensor_config *c) {
     return c->phases[CJ_Z] * c->phases[CJ_Y] * c->phases[CJ_X] > 1;
 }
 
-/* Phases take too many instructions for a few warps. */
-bool cj_tensor_storing(const cj_tensor_config *c) {
-    return c->fill_groups == 1 && !phased(c);
-}
-
 /* Do pieces of outputs have whole rows, do they leave by bulk copies, how many floats of one lie in shared memory until
  * then, and how many pieces do eight rows of products have? */
 static bool joined_rows(const cj_problem *p, const cj_tensor_config *c) {
@@ -131,7 +126,7 @@ static void set_shared(const cj_problem *p, const cj_tensor_config *c, cj_tensor
                       OUT_BYTES * buffers * out_pieces(p, c) * out_pitch(p, c) + 8 * stages + SPAN_BYTES +
                       (c->fold ? LINE_BYTES * cj_round_up(lines_of(p, c), c->chunk_c) : 0) +
                       (channels <= MOST_SHARED_CHANNELS ? CHANNEL_BYTES * channels : 0) +
-                      8 * (2 * stages + 2 * slots + 3 + (cj_tensor_storing(c) ? 2 * CONSUMERS * 4 * cj_divide_up(buffers, 2) : 0));
+                      8 * (2 * stages + 2 * slots + 3 + (c->storing ? 2 * CONSUMERS * 4 * cj_divide_up(buffers, 2) : 0));
 }
 
 cj_tensor_tile cj_tensor_tile_of(const cj_problem *p, const cj_tensor_config *c) {
@@ -176,9 +171,9 @@ static double sums_of(const cj_tensor_config *c) {
     return c->columns / 2.0 * c->own_runs;
 }
 
-/* Of the tensor cores for a consumer's slot: a product of 64 x N x 16 takes N / 2 and a little more. */
+/* Of the tensor cores for a consumer's slot: a product of 64 x N x 16 takes N / 2 and some more. */
 static double slot_cost(const cj_tensor_config *c) {
-    return (double)c->slot_products * c->products * (sums_of(c) + 3.0 * c->own_runs);
+    return (double)c->slot_products * c->products * (sums_of(c) + 3.0 * c->own_runs + 3.5);
 }
 
 /* Sums that a slot ends with. */
@@ -212,7 +207,7 @@ static double store_penalty(const cj_problem *p, const cj_tensor_config *c) {
 
 /* Is input brought to the L2 ahead? See kernel_src/tensor/fill.cuh. */
 static bool prefetched(const cj_problem *p, const cj_tensor_config *c) {
-    return cj_tensor_storing(c) && c->products > 1 && c->fold == 0 && p->kernel[CJ_Z] * p->kernel[CJ_Y] == 1;
+    return c->storing && c->products > 1 && c->fold == 0 && p->kernel[CJ_Z] * p->kernel[CJ_Y] == 1;
 }
 
 /* Of a tile. Each instruction, whoever issues it, takes the tensor cores a cycle; beside them a consumer, the filling
@@ -224,21 +219,25 @@ static double tile_cost(const cj_problem *p, const cj_tensor_config *c, const cj
         (double)(p->desc.out_channels / p->desc.groups * c->phases[CJ_Z] * c->phases[CJ_Y] * c->phases[CJ_X]) /
         (double)p->group_out; /* of a sum */
     const double store = outputs * sums_of(c) * CONSUMERS * 128.0 * 4.0 / 19.4 * store_penalty(p, c);
-    const bool storing = cj_tensor_storing(c);
-    const double waited_for = storing         ? 0.0 /* of the store */
+    const double waited_for = c->storing      ? 0.0 /* of the store */
                               : in_bulk(p, c) ? 1.0 - c->out_buffers / (2.0 * c->own_runs)
                                               : 1.0;
-    const double staging = storing ? 300.0 : 960.0;
-    const double fill_rate = storing ? 9.2 : c->fill_groups == 2 ? 8.8 / 1.15 : 8.8;
-    const double unhidden = storing && !prefetched(p, c) ? (double)t->chunks * 670.0 : 0.0; /* latency of loads */
+    const double staging = c->storing ? 300.0 : 960.0;
+    const bool ahead = prefetched(p, c);
+    const double fill_rate =
+        c->fill_groups == 2 ? 6.9 : (ahead ? 8.0 : c->storing ? 9.2 : 8.8) * (c->own_runs == 2 ? 1.3 : 1.0);
+    const double latency = c->storing && !ahead ? 400.0 : 0.0; /* of a stage's loads, as far as nothing hides it */
+    const double input = (double)(t->chunks * t->units * DEPTH * 4);
+    const double first = fmin(input, (double)(p->group_in * p->stride[CJ_Z] * p->stride[CJ_Y] * p->stride[CJ_X] * t->y *
+                                              t->x * 4) / (double)k_tiles); /* is not in the L2 yet */
     const double weights =
         resident ? 0.0 : (double)(t->chunks * t->products * cj_tensor_parts(c) * CJ_TENSOR_PART_BYTES * c->consumers_k);
     const double consumer =
         (double)slots * (slot_cost(c) + sum_cost(c, cj_tensor_compensation(c, t))) + (double)c->own_runs * staging;
     const double fill = (double)t->chunks * fill_cost(c, t);
     const double parts[] = {2.0 * consumer + fill, consumer + (double)t->chunks * 90.0 + store * waited_for,
-                            fill * fill_rate + unhidden,
-                            store + (double)(t->chunks * t->units * DEPTH * 4) / 50.0 + weights / 63.0};
+                            fill * fill_rate + (double)t->chunks * latency,
+                            store + first / 19.4 + (input - first) / 50.0 + weights / 63.0};
     double sum = 0.0;
     for (int i = 0; i < 4; ++i) {
         sum += parts[i] * parts[i] * parts[i];
@@ -256,7 +255,7 @@ double cj_tensor_cost(const cj_problem *p, const cj_tensor_config *c, const cj_t
     const double turns = tiles / CJ_TENSOR_BLOCKS;
     /* The last turn is seldom full; of a batch that is not known, most are larger. */
     const double waves = batch > 0 ? ceil(turns) : turns + 0.35 * fmin(turns, 1.0);
-    return waves * tile_cost(p, c, t) + (cj_tensor_storing(c) ? 15300.0 : 12500.0);
+    return waves * tile_cost(p, c, t) + (c->storing ? 15200.0 : 12500.0);
 }
 
 /* ---- the search ---- */
@@ -315,17 +314,17 @@ int32_t cj_tensor_consumer_registers(const cj_problem *p, const cj_tensor_config
     const int32_t least = phased(c) && residual ? 152 : near || wide || p->dynamic || residual ? 144 : 128;
     const bool kept = cj_tensor_compensation(c, t) != CJ_TENSOR_PLAIN;
     const bool more = (c->products == 1 && rows) || (c->products == 4 && c->run_rows > 3);
-    const int32_t beside = kept ? 64 : residual && c->own_runs > 1 ? 68 : more ? 52 : 44;
+    const int32_t beside = kept ? (c->run_rows > 7 ? 72 : 64) : residual && c->own_runs > 1 ? 68 : more ? 52 : 44;
     return (int32_t)cj_most(cj_round_up(sums + beside, 8), least);
 }
 
-int32_t cj_tensor_other_registers(const cj_tensor_config *c) {
-    return cj_tensor_storing(c) ? 40 : 24;
+int32_t cj_tensor_other_registers(const cj_problem *p, const cj_tensor_config *c) {
+    return !c->storing ? 24 : p->dynamic ? 64 : 40;
 }
 
 int32_t cj_tensor_filler_registers(const cj_problem *p, const cj_tensor_config *c, const cj_tensor_tile *t) {
     const int32_t consumer = cj_tensor_consumer_registers(p, c, t);
-    return (int32_t)cj_least(c->fill_groups == 2 ? 256 - consumer : 512 - cj_tensor_other_registers(c) - 2 * consumer, 232);
+    return (int32_t)cj_least(c->fill_groups == 2 ? 256 - consumer : 512 - cj_tensor_other_registers(p, c) - 2 * consumer, 232);
 }
 
 /* The cheapest way to fill a stage; of equals, the most lanes, then the longest pieces. False if a filling thread has
@@ -367,10 +366,13 @@ static bool choose_slots(const cj_problem *p, cj_tensor_config *c, cj_tensor_til
     return false;
 }
 
-/* Completes the configuration and shows it, with two groups of filling warps and with one. */
+/* Completes the configuration and shows it: with two groups of filling warps, with one, and with one and warps that store
+ * outputs, for which phases take too many instructions. */
 static bool consider(const cj_problem *p, cj_tensor_config c, cj_tensor_visitor visit, void *state) {
     bool found = false;
-    for (c.fill_groups = 2; c.fill_groups >= 1; --c.fill_groups) {
+    for (int32_t roles = 0; roles < (phased(&c) ? 2 : 3); ++roles) {
+        c.fill_groups = roles == 0 ? 2 : 1;
+        c.storing = roles == 2;
         c.slot_products = c.lanes = c.job_items = 1;
         cj_tensor_tile t = cj_tensor_tile_of(p, &c);
         choose_sum(p, &c, &t);

@@ -45,14 +45,11 @@ enum { CJ_TENSOR_PLAIN, CJ_TENSOR_IN_SLOT, CJ_TENSOR_ALWAYS };
 
 int32_t cj_tensor_compensation(const cj_tensor_config *config, const cj_tensor_tile *tile);
 
-/* Are there warps that store outputs, in the warpgroup that brings weights? */
-bool cj_tensor_storing(const cj_tensor_config *config);
-
 /* Registers of a consumer's thread: its sums and totals, and what they are worked on with; of a thread that stores or
  * brings weights; and of a filling thread: what these leave. */
 int32_t cj_tensor_consumer_registers(const cj_problem *problem, const cj_tensor_config *config,
                                      const cj_tensor_tile *tile);
-int32_t cj_tensor_other_registers(const cj_tensor_config *config);
+int32_t cj_tensor_other_registers(const cj_problem *problem, const cj_tensor_config *config);
 int32_t cj_tensor_filler_registers(const cj_problem *problem, const cj_tensor_config *config,
                                    const cj_tensor_tile *tile);
 

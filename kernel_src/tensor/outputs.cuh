@@ -122,10 +122,9 @@ __device__ __forceinline__ void send_rows(const float *out, const cj_forward_arg
     if (IN_BULK) {
         const int count = ROWS_JOINED && p.columns > 0 ? p.rows * RUN_X : p.columns;
         store_in_bulk(out, y, args, p.rows > 0 ? channels : 0, count, p.first, lane);
-        return;
     }
 #pragma unroll
-    for (int k = 0; k < SENT_ROWS; ++k, y += args.y_channel_stride, z += args.z_channel_stride) {
+    for (int k = 0; k < (IN_BULK ? 0 : SENT_ROWS); ++k, y += args.y_channel_stride, z += args.z_channel_stride) {
         if (k < channels) {
             store_pieces(out + k * OUT_PITCH, y, z, size, p.rows, p.columns, lane);
         }
@@ -209,7 +208,7 @@ __device__ __forceinline__ void store(float (&total)[OWN], const span &seen, con
 
 /* What a storing warp does: it sends every STORE_WARPS-th consumer warp's outputs. */
 __device__ __forceinline__ void send_all(const shared_memory &shared, const cj_forward_args &args, int own, int lane) {
-    constexpr int PARTS_OF_RUN = 16 / SENT_ROWS;
+    constexpr int PARTS_OF_RUN = 16 / SENT_ROWS, WARPS = STORE_WARPS > 0 ? STORE_WARPS : 1;
     const sizes size = get_sizes(args);
     const tile_range tiles = own_tiles(args);
     send_turn buffer = {0};
@@ -226,7 +225,7 @@ __device__ __forceinline__ void send_all(const shared_memory &shared, const cj_f
             const run_place place = make_run_place(args, size, t, run);
 #pragma unroll 1
             for (int warp = consumer * 4; warp < consumer * 4 + 4; ++warp) {
-                if (warp % STORE_WARPS != own) {
+                if (warp % WARPS != own) {
                     continue;
                 }
                 const int first_k = first_row(t, warp) + of_tile % PARTS_OF_RUN * SENT_ROWS, from = send_index(warp, turn);

@@ -112,10 +112,9 @@ __device__ __forceinline__ void send_pieces(const float *out, const sent_piece &
             const int i = lane / PIECE_LANES;
             store_ends(own.y, out + (i / OUT_ROWS * OUT_PIECES + i % OUT_ROWS) * OUT_PITCH + bulk_shift(own.y), p, lane);
         }
-        return;
     }
 #pragma unroll 1
-    for (int i = 0; i < SENT_PIECES; ++i) {
+    for (int i = 0; i < (IN_BULK ? 0 : SENT_PIECES); ++i) {
         const int of_piece = __shfl_sync(0xffffffff, count, lane_of(i));
         float *const y = (float *)__shfl_sync(0xffffffff, (unsigned long long)own.y, lane_of(i));
         const float *const z = (const float *)__shfl_sync(0xffffffff, (unsigned long long)own.z, lane_of(i));
