@@ -122,6 +122,10 @@ static const entry entries[] = {
     {.line = "conv2d n2 c24 k70 in14x14 hint=1 f3x3 p1", .special = GRID_NAN_IN_X},
     {.line = "conv2d n1 c40 k140 in7x7 hint=1 f1x1 beta=1", .distribution = REFERENCE_WIDE},
     {.line = "convt2d n1 c16 k20 in6x9 hint=1 f4x4 s2 p1 relu", .special = GRID_INF_IN_W},
+    /* warps that store outputs, as many images need them */
+    {.line = "conv1d n2 c64 k128 in300 hint=4096 f3", .special = GRID_NAN_IN_X, .slices = true, .shifts = true},
+    {.line = "conv2d n1 c32 k64 in12x80 hint=4096 f3x3 p1 beta=1", .special = GRID_INF_IN_W, .slices = true},
+    {.line = "conv2d n1 c40 k140 in4x75 hint=4096 f3x3 relu", .distribution = REFERENCE_WIDE, .shifts = true},
     /* two runs a consumer; rows that are joined */
     {.line = "conv2d n1 c32 k66 in24x104 f3x3", .distribution = REFERENCE_UNIFORM},
     {.line = "conv3d n2 c3 k64 in7x9x10 f3x3x1 s2x1x1 p1x2x0 beta=1", .special = GRID_INF_IN_X, .slices = true},
@@ -333,7 +337,7 @@ Test(tensor, plans_for_the_batch_that_is_hinted_at) {
 /* The plan chooses; if it comes to choose otherwise, layers must be added above for the ways that none meets any more.
  */
 Test(tensor, has_layers_for_every_way_to_compute_one) {
-    enum { WAYS = 17 };
+    enum { WAYS = 23 };
     static const char *const names[WAYS] = {"no fold",
                                             "fold along z and y",
                                             "fold along x too",
@@ -350,7 +354,13 @@ Test(tensor, has_layers_for_every_way_to_compute_one) {
                                             "staying weights",
                                             "a ring of them",
                                             "weights of stages",
-                                            "outputs in buffers of their own"};
+                                            "outputs in buffers of their own",
+                                            "one filling group, storing warps beside staying weights",
+                                            "... beside a ring of them",
+                                            "... with input brought ahead",
+                                            "... with two runs a consumer",
+                                            "... with a buffer a warp",
+                                            "... with rows that bulk copies do not take"};
     cj_target target;
     bool met[WAYS] = {false};
     cr_assert_eq(cj_target_parse("cpu", &target), CONVJIT_SUCCESS);
@@ -377,7 +387,13 @@ Test(tensor, has_layers_for_every_way_to_compute_one) {
                                  alone && c->slots != 2 && c->slots != 4,
                                  !alone && c->fill_groups == 1,
                                  !alone && c->fill_groups == 2,
-                                 c->out_buffers > 1};
+                                 c->out_buffers > 1,
+                                 c->storing && alone && c->slots != 2 && c->slots != 4,
+                                 c->storing && !alone,
+                                 c->storing && c->products > 1 && c->fold == 0 && problem.kernel[CJ_Y] == 1,
+                                 c->storing && c->own_runs == 2,
+                                 c->storing && c->out_buffers == 1,
+                                 c->storing && (problem.desc.beta != 0.0F || problem.dynamic)};
         for (int way = 0; way < WAYS; ++way) {
             met[way] = met[way] || ways[way];
         }
