@@ -211,7 +211,7 @@ stage_sanitize() {
 mkdir -p "$(dirname "$log")"
 exec > >(tee "$log") 2>&1
 tee_process=$!
-CONVJIT_CACHE_DIR=$cache "$convjit" info || exit 2
+CONVJIT_CACHE_DIR=$cache "$convjit" info | sed "s|$PWD/||" || exit 2
 target=$("$convjit" info --json | sed -n 's/.*"target": *"\(sm_[0-9a-z]*\)".*/\1/p')
 if [ -z "$target" ]; then # the target cpu would take its place unasked
     echo "gpu_check.sh: no GPU found"
