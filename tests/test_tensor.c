@@ -337,7 +337,7 @@ Test(tensor, plans_for_the_batch_that_is_hinted_at) {
 /* The plan chooses; if it comes to choose otherwise, layers must be added above for the ways that none meets any more.
  */
 Test(tensor, has_layers_for_every_way_to_compute_one) {
-    enum { WAYS = 23 };
+    enum { WAYS = 24 };
     static const char *const names[WAYS] = {"no fold",
                                             "fold along z and y",
                                             "fold along x too",
@@ -360,7 +360,8 @@ Test(tensor, has_layers_for_every_way_to_compute_one) {
                                             "... with input brought ahead",
                                             "... with two runs a consumer",
                                             "... with a buffer a warp",
-                                            "... with rows that bulk copies do not take"};
+                                            "... with rows that bulk copies do not take",
+                                            "one filling group, phases that no tap reaches"};
     cj_target target;
     bool met[WAYS] = {false};
     cr_assert_eq(cj_target_parse("cpu", &target), CONVJIT_SUCCESS);
@@ -393,7 +394,8 @@ Test(tensor, has_layers_for_every_way_to_compute_one) {
                                  c->storing && c->products > 1 && c->fold == 0 && problem.kernel[CJ_Y] == 1,
                                  c->storing && c->own_runs == 2,
                                  c->storing && c->out_buffers == 1,
-                                 c->storing && (problem.desc.beta != 0.0F || problem.dynamic)};
+                                 c->storing && (problem.desc.beta != 0.0F || problem.dynamic),
+                                 c->fill_groups == 1 && c->active[CJ_Z] < c->phases[CJ_Z]};
         for (int way = 0; way < WAYS; ++way) {
             met[way] = met[way] || ways[way];
         }
