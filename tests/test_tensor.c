@@ -126,6 +126,10 @@ static const entry entries[] = {
     {.line = "conv1d n2 c64 k128 in300 hint=4096 f3", .special = GRID_NAN_IN_X, .slices = true, .shifts = true},
     {.line = "conv2d n1 c32 k64 in12x80 hint=4096 f3x3 p1 beta=1", .special = GRID_INF_IN_W, .slices = true},
     {.line = "conv2d n1 c40 k140 in4x75 hint=4096 f3x3 relu", .distribution = REFERENCE_WIDE, .shifts = true},
+    /* ... and phases that no tap reaches, along z, along y, with a residual */
+    {.line = "convt3d n2 c32 k64 in3x6x32 hint=4096 f3x3x3 s2 p1 d2", .special = GRID_INF_IN_X, .slices = true},
+    {.line = "convt2d n1 c32 k64 in2x128 hint=4096 f3x3 s5 p1 d2 silu", .special = GRID_NAN_IN_W, .shifts = true},
+    {.line = "convt2d n1 c32 k64 in2x128 hint=4096 f3x3 s5 p1 d2 beta=1", .residual = GRID_Z_IS_Y},
     /* two runs a consumer; rows that are joined */
     {.line = "conv2d n1 c32 k66 in24x104 f3x3", .distribution = REFERENCE_UNIFORM},
     {.line = "conv3d n2 c3 k64 in7x9x10 f3x3x1 s2x1x1 p1x2x0 beta=1", .special = GRID_INF_IN_X, .slices = true},
