@@ -16,8 +16,7 @@
  * buffers; and, beside one group, a thread that brings the weights to a ring of SLOTS slots. Barriers hand buffers and
  * slots over and back. The second consumer begins LAG slots late, so that one stores its outputs while the other multiplies.
  * If STORING, consumers only bring outputs to shared memory; warps beside that thread, and its own where weights stay, send
- * them on: the copies of a tile wait longer for the memory than they take to issue. Of a layer with phases that no tap
- * reaches, these warps store those.
+ * them on: the copies of a tile wait longer for the memory than they take to issue.
  *
  * Shared memory holds 16-byte units: eight lines of one pixel in half precision. A buffer is
  *   unit[PARTS][CHUNK_C / 8][PARITIES_Y][PARITIES_X][ROWS][PITCH]
@@ -160,10 +159,7 @@ constexpr int SPAN_OFFSET = SCALE_OFFSET + 8 * CJ_STAGES, LINES_OFFSET = SPAN_OF
 constexpr int FOLDED_LINES = CJ_FOLD > 0 ? CHUNKS_C * CJ_CHUNK_C : 0, CHANNELS_OFFSET = LINES_OFFSET + 16 * FOLDED_LINES;
 constexpr bool CHANNELS_SHARED = CHANNELS <= 256;
 constexpr int BARRIER_OFFSET = CHANNELS_OFFSET + (CHANNELS_SHARED ? 16 * (int)CHANNELS : 0);
-/* Warps beside the thread that brings weights, and its own where they stay: they store outputs, or phases that are bias. */
-constexpr int OTHER_WARPS = CJ_FILL_GROUPS == 2 ? 0 : RESIDENT ? 4 : 3, STORE_WARPS = CJ_STORING ? OTHER_WARPS : 0;
-constexpr bool ANY_BIAS = CJ_ACTIVE_Z * (ROWS_JOINED ? 1 : CJ_ACTIVE_Y) < CJ_PHASES_Z * (ROWS_JOINED ? 1 : CJ_PHASES_Y);
-constexpr int BIAS_WARPS = ANY_BIAS ? OTHER_WARPS : 0;
+constexpr int STORE_WARPS = !CJ_STORING ? 0 : RESIDENT ? 4 : 3; /* the fourth brings weights */
 constexpr int SENT_ROWS = OUT_ROWS * (STORE_WARPS > 0 && CJ_OUT_BUFFERS > 1 ? 2 : 1); /* of products, that leave at once */
 constexpr int SENDS = CJ_OUT_BUFFERS * OUT_ROWS / SENT_ROWS;            /* buffers for so many */
 constexpr int ALL_SENDS = STORE_WARPS > 0 ? CONSUMERS * 4 * SENDS : 0;
@@ -386,10 +382,6 @@ CJ_KERNEL(convjit_forward, cj_forward_args, args) {
         if (STORE_WARPS > 0 && warp < STORE_WARPS) {
             __syncwarp();
             send_all(shared, args, warp, lane);
-        }
-        if (BIAS_WARPS > 0 && warp < BIAS_WARPS) {
-            __syncwarp();
-            send_all_bias(args, warp, lane);
         }
     }
 }

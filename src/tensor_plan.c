@@ -317,9 +317,7 @@ int32_t cj_tensor_consumer_registers(const cj_problem *p, const cj_tensor_config
 }
 
 int32_t cj_tensor_other_registers(const cj_problem *p, const cj_tensor_config *c) {
-    const bool bias = c->active[CJ_Z] * (joined_rows(p, c) ? 1 : c->active[CJ_Y]) <
-                      c->phases[CJ_Z] * (joined_rows(p, c) ? 1 : c->phases[CJ_Y]); /* phases that no tap reaches */
-    return bias || (c->storing && p->dynamic) ? 64 : c->storing ? 40 : 24;
+    return !c->storing ? 24 : p->dynamic ? 64 : 40;
 }
 
 int32_t cj_tensor_filler_registers(const cj_problem *p, const cj_tensor_config *c, const cj_tensor_tile *t) {

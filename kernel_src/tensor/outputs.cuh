@@ -196,9 +196,7 @@ __device__ __forceinline__ void store(float (&total)[OWN], const span &seen, con
             if (PHASED) {
                 const sent_piece piece = make_sent_piece(args, size, t, run, first_k - in_send, lane);
                 send_pieces(sent, piece, size, lane);
-                if (BIAS_WARPS == 0) {
-                    send_bias(piece, args, size, t, lane);
-                }
+                send_bias(piece, args, size, t, lane);
             } else {
                 send_rows(sent, args, size, place, first_k - in_send, lane);
             }
@@ -231,36 +229,25 @@ __device__ __forceinline__ void send_all(const shared_memory &shared, const cj_f
                     continue;
                 }
                 const int first_k = first_row(t, warp) + of_tile % PARTS_OF_RUN * SENT_ROWS, from = send_index(warp, turn);
+                sent_piece piece;
+                if (PHASED) {
+                    piece = make_sent_piece(args, size, t, run, first_k, lane);
+                    send_bias(piece, args, size, t, lane);
+                }
                 cj_bulk_store_wait<0>();
                 if (sent >= 0) {
                     cj_barrier_arrive(&shared.out_empty[sent]);
                 }
                 cj_barrier_wait(&shared.out_full[from], turn.parity());
                 sent = from;
-                send_rows(send_buffer(shared, from), args, size, place, first_k, lane);
+                if (PHASED) {
+                    send_pieces(send_buffer(shared, from), piece, size, lane);
+                } else {
+                    send_rows(send_buffer(shared, from), args, size, place, first_k, lane);
+                }
             }
         }
         buffer.steps += CJ_OWN_RUNS * PARTS_OF_RUN;
     }
     cj_bulk_store_wait<0>();
-}
-
-/* ... and where there are phases that no tap reaches: it stores those, and waits for nothing. */
-__device__ __forceinline__ void send_all_bias(const cj_forward_args &args, int own, int lane) {
-    constexpr int PARTS_OF_TILE = CONSUMERS * 4 * CJ_OWN_RUNS * 16 / SENT_ROWS, STEP = BIAS_WARPS > 0 ? BIAS_WARPS : 1;
-    const sizes size = get_sizes(args);
-    const tile_range tiles = own_tiles(args);
-    position index = tiles.first;
-#pragma unroll 1
-    for (position left = tiles.count; left > 0; --left, index += gridDim.x) {
-        const tile t = make_tile(index, size);
-#pragma unroll 1
-        for (int i = own; i < PARTS_OF_TILE; i += STEP) {
-            const int warp = i % (CONSUMERS * 4), of_warp = i / (CONSUMERS * 4), first_k = first_row(t, warp);
-            const int run = warp / 4 / CJ_CONSUMERS_K * CJ_OWN_RUNS + of_warp / (16 / SENT_ROWS);
-            const sent_piece piece =
-                make_sent_piece(args, size, t, run, first_k + of_warp % (16 / SENT_ROWS) * SENT_ROWS, lane);
-            send_bias(piece, args, size, t, lane);
-        }
-    }
 }

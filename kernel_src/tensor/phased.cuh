@@ -127,9 +127,10 @@ __device__ __forceinline__ void send_pieces(const float *out, const sent_piece &
 /* The phases beside the pieces', which are bias. */
 __device__ __forceinline__ void send_bias(const sent_piece &own, const cj_forward_args &args, const sizes &size, const tile &t,
                                           int lane) {
-    const float own_bias = ANY_BIAS && own.count > 0 ? channels_of(args)[t.group * K_BLOCKS * M + own.row].x : 0.0F;
+    constexpr bool NONE = CJ_ACTIVE_Z * (ROWS_JOINED ? 1 : CJ_ACTIVE_Y) == CJ_PHASES_Z * (ROWS_JOINED ? 1 : CJ_PHASES_Y);
+    const float own_bias = NONE || own.count == 0 ? 0.0F : channels_of(args)[t.group * K_BLOCKS * M + own.row].x;
 #pragma unroll 1
-    for (int i = 0; i < (ANY_BIAS ? SENT_PIECES : 0); ++i) {
+    for (int i = 0; i < (NONE ? 0 : SENT_PIECES); ++i) {
         const int from = lane_of(i), count = __shfl_sync(0xffffffff, own.count, from);
         const int low_z = __shfl_sync(0xffffffff, own.low_z, from), high_z = __shfl_sync(0xffffffff, own.high_z, from);
         const int low_y = __shfl_sync(0xffffffff, own.low_y, from), high_y = __shfl_sync(0xffffffff, own.high_y, from);
