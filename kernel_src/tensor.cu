@@ -161,7 +161,7 @@ constexpr bool CHANNELS_SHARED = CHANNELS <= 256;
 constexpr int BARRIER_OFFSET = CHANNELS_OFFSET + (CHANNELS_SHARED ? 16 * (int)CHANNELS : 0);
 constexpr int STORE_WARPS = !CJ_STORING ? 0 : RESIDENT ? 4 : 3; /* the fourth brings weights */
 constexpr int SENT_ROWS = OUT_ROWS * (STORE_WARPS > 0 && CJ_OUT_BUFFERS > 1 ? 2 : 1); /* of products, that leave at once */
-constexpr int SENDS = CJ_OUT_BUFFERS * OUT_ROWS / SENT_ROWS;            /* buffers for so many */
+constexpr int SENDS = CJ_OUT_BUFFERS * OUT_ROWS / SENT_ROWS; /* of a warp: buffers for so many */
 constexpr int ALL_SENDS = STORE_WARPS > 0 ? CONSUMERS * 4 * SENDS : 0;
 constexpr int BARRIERS = 2 * CJ_STAGES + 2 * CJ_SLOTS + CJ_FILL_GROUPS + 1 + 2 * ALL_SENDS;
 static_assert(BARRIER_OFFSET + 8 * BARRIERS <= CJ_SHARED_BYTES, "plan and kernel disagree");
@@ -181,7 +181,8 @@ struct shared_memory {
     uint2 *span;        /* [FILL_GROUPS][2][FILL_WARPS]: largest |x| and smallest but 0 of each warp's items */
     folded_line *lines; /* [FOLDED_LINES] */
     float4 *channels;   /* [CHANNELS] if they are few: see the packed weights */
-    cj_barrier *full, *empty, *slot_full, *slot_empty, *filling, *start, *out_full, *out_empty;
+    cj_barrier *full, *empty, *slot_full, *slot_empty, *filling, *start;
+    cj_barrier *out_full, *out_empty; /* [CONSUMERS * 4][SENDS] if there are storing warps */
 };
 
 __device__ __forceinline__ shared_memory make_shared(unsigned char *base) {

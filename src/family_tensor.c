@@ -47,8 +47,7 @@ static void describe(const cj_problem *p, const cj_tensor_config *c, char text[C
     const cj_tensor_tile t = cj_tensor_tile_of(p, c);
     snprintf(text, CJ_CONFIG_MAX, "tile %lldx%lld k%lld run %dx%dx%d stage c%d f%d x%d fill %d%s slots %d sum %dx%d%s",
              (long long)t.y, (long long)t.x, (long long)t.k, c->own_runs, c->run_rows, c->columns, c->chunk_c,
-             c->chunk_y, c->stages, c->fill_groups,
-             c->storing ? " store" : "", c->slots, c->sum_products, c->products,
+             c->chunk_y, c->stages, c->fill_groups, c->storing ? " store" : "", c->slots, c->sum_products, c->products,
              (const char *[]){"", " fold zy", " fold zyx"}[c->fold]);
 }
 
@@ -168,7 +167,8 @@ static void constants(const cj_problem *problem, const cj_plan *plan, cj_text *o
     cj_stamp_int(out, "CJ_CONSUMER_REGISTERS", cj_tensor_consumer_registers(p, c, &t), "of a thread");
     cj_stamp_int(out, "CJ_FILLER_REGISTERS", cj_tensor_filler_registers(p, c, &t), "of a filling thread");
     cj_stamp_int(out, "CJ_STORING", c->storing, "there are warps that store outputs");
-    cj_stamp_int(out, "CJ_OTHER_REGISTERS", cj_tensor_other_registers(p, c), "of a thread that stores or brings weights");
+    cj_stamp_int(out, "CJ_OTHER_REGISTERS", cj_tensor_other_registers(p, c),
+                 "of a thread that stores or brings weights");
     cj_stamp_int(out, "CJ_SHARED_BYTES", plan->shared_bytes, "dynamic shared memory");
     stamp_sum(c->columns, out);
 }

@@ -121,12 +121,13 @@ static void set_jobs(const cj_tensor_config *c, cj_tensor_tile *t) {
 static void set_shared(const cj_problem *p, const cj_tensor_config *c, cj_tensor_tile *t) {
     const int64_t stages = c->stages, slots = c->slots, buffers = c->out_buffers;
     const int64_t channels = p->desc.groups * cj_tensor_k_blocks(p, t, c) * 64;
-    t->shared_bytes = 16 * (stages * cj_tensor_parts(c) * t->units + c->columns) +
-                      slots * c->consumers_k * c->slot_products * cj_tensor_parts(c) * CJ_TENSOR_PART_BYTES +
-                      OUT_BYTES * buffers * out_pieces(p, c) * out_pitch(p, c) + 8 * stages + SPAN_BYTES +
-                      (c->fold ? LINE_BYTES * cj_round_up(lines_of(p, c), c->chunk_c) : 0) +
-                      (channels <= MOST_SHARED_CHANNELS ? CHANNEL_BYTES * channels : 0) +
-                      8 * (2 * stages + 2 * slots + 3 + (c->storing ? 2 * CONSUMERS * 4 * cj_divide_up(buffers, 2) : 0));
+    t->shared_bytes =
+        16 * (stages * cj_tensor_parts(c) * t->units + c->columns) +
+        slots * c->consumers_k * c->slot_products * cj_tensor_parts(c) * CJ_TENSOR_PART_BYTES +
+        OUT_BYTES * buffers * out_pieces(p, c) * out_pitch(p, c) + 8 * stages + SPAN_BYTES +
+        (c->fold ? LINE_BYTES * cj_round_up(lines_of(p, c), c->chunk_c) : 0) +
+        (channels <= MOST_SHARED_CHANNELS ? CHANNEL_BYTES * channels : 0) +
+        8 * (2 * stages + 2 * slots + 3 + (c->storing ? 2 * CONSUMERS * 4 * cj_divide_up(buffers, 2) : 0));
 }
 
 cj_tensor_tile cj_tensor_tile_of(const cj_problem *p, const cj_tensor_config *c) {
@@ -156,8 +157,8 @@ int32_t cj_tensor_compensation(const cj_tensor_config *c, const cj_tensor_tile *
 
 /* ---- cost: cycles of a multiprocessor. Fitted to 351 results on an H200, one to four configurations of each of the
  * benchmark's layers and maths at their own batches, after a first fit to 722 configurations of 23 layers: it tells the
- * time to 9 % (root mean square). Of those measured it picks one that takes 1 % longer than the best (geometric mean; 24 %
- * at most). No layer was kept out of the fit. ---- */
+ * time to 9 % (root mean square). Of those measured it picks one that takes 1 % longer than the best (geometric mean;
+ * 24 % at most). No layer was kept out of the fit. ---- */
 
 /* Instructions of a filling warp for a stage. */
 static double fill_cost(const cj_tensor_config *c, const cj_tensor_tile *t) {
@@ -222,12 +223,16 @@ static double tile_cost(const cj_problem *p, const cj_tensor_config *c, const cj
                                               : 1.0;
     const double staging = c->storing ? 300.0 : 960.0;
     const bool ahead = prefetched(p, c);
-    const double fill_rate =
-        c->fill_groups == 2 ? 6.9 : (ahead ? 8.0 : c->storing ? 9.2 : 8.8) * (c->own_runs == 2 ? 1.3 : 1.0);
+    const double fill_rate = c->fill_groups == 2 ? 6.9
+                                                 : (ahead        ? 8.0
+                                                    : c->storing ? 9.2
+                                                                 : 8.8) *
+                                                       (c->own_runs == 2 ? 1.3 : 1.0);
     const double latency = c->storing && !ahead ? 400.0 : 0.0; /* of a stage's loads, as far as nothing hides it */
     const double input = (double)(t->chunks * t->units * DEPTH * 4);
-    const double first = fmin(input, (double)(p->group_in * p->stride[CJ_Z] * p->stride[CJ_Y] * p->stride[CJ_X] * t->y *
-                                              t->x * 4) / (double)k_tiles); /* is not in the L2 yet */
+    const double first =
+        fmin(input, (double)(p->group_in * p->stride[CJ_Z] * p->stride[CJ_Y] * p->stride[CJ_X] * t->y * t->x * 4) /
+                        (double)k_tiles); /* is not in the L2 yet */
     const double weights =
         resident ? 0.0 : (double)(t->chunks * t->products * cj_tensor_parts(c) * CJ_TENSOR_PART_BYTES * c->consumers_k);
     const double consumer =
@@ -322,7 +327,8 @@ int32_t cj_tensor_other_registers(const cj_problem *p, const cj_tensor_config *c
 
 int32_t cj_tensor_filler_registers(const cj_problem *p, const cj_tensor_config *c, const cj_tensor_tile *t) {
     const int32_t consumer = cj_tensor_consumer_registers(p, c, t);
-    return (int32_t)cj_least(c->fill_groups == 2 ? 256 - consumer : 512 - cj_tensor_other_registers(p, c) - 2 * consumer, 232);
+    return (int32_t)cj_least(
+        c->fill_groups == 2 ? 256 - consumer : 512 - cj_tensor_other_registers(p, c) - 2 * consumer, 232);
 }
 
 /* The cheapest way to fill a stage; of equals, the most lanes, then the longest pieces. False if a filling thread has
@@ -364,8 +370,8 @@ static bool choose_slots(const cj_problem *p, cj_tensor_config *c, cj_tensor_til
     return false;
 }
 
-/* Completes the configuration and shows it: with two groups of filling warps, with one, and with one and warps that store
- * outputs, for which phases take too many instructions. */
+/* Completes the configuration and shows it: with two groups of filling warps, with one, and with one and warps that
+ * store outputs, for which phases take too many instructions. */
 static bool consider(const cj_problem *p, cj_tensor_config c, cj_tensor_visitor visit, void *state) {
     bool found = false;
     for (int32_t roles = 0; roles < (phased(&c) ? 2 : 3); ++roles) {

@@ -7,12 +7,7 @@
 #include "view.h"
 
 /* Sizes of the kernel. */
-enum {
-    CJ_TENSOR_THREADS = 512,
-    CJ_TENSOR_BLOCKS = 132,
-    CJ_TENSOR_MOST_SUM = 5,
-    CJ_TENSOR_PART_BYTES = 2048
-};
+enum { CJ_TENSOR_THREADS = 512, CJ_TENSOR_BLOCKS = 132, CJ_TENSOR_MOST_SUM = 5, CJ_TENSOR_PART_BYTES = 2048 };
 
 /* What follows from a configuration; the kernel derives the same. */
 typedef struct cj_tensor_tile {

@@ -137,8 +137,8 @@ __device__ __forceinline__ void load_stage(items (&v)[TEAM_JOBS], const shared_m
 }
 
 /* Has the input of a stage brought to the L2, 128 bytes at a time, while the one before is loaded: memory that is busy with
- * outputs takes longer than what loads can have under way in registers makes up for. Where several stages read the same rows, or
- * a second group has loads under way too, it costs more than it brings. */
+ * outputs takes longer than what loads can have under way in registers makes up for. Where several stages read the same rows,
+ * or a second group has loads under way too, it costs more than it brings. */
 constexpr bool PREFETCHED = CJ_FOLD == 0 && TAPS_Z * TAPS_Y == 1 && PARTS == 2 && STORE_WARPS > 0;
 
 __device__ __forceinline__ void prefetch_stage(const cj_forward_args &args, const sizes &size, const source &s, int thread) {
@@ -146,7 +146,8 @@ __device__ __forceinline__ void prefetch_stage(const cj_forward_args &args, cons
 #pragma unroll 1
     for (int i = thread; i < CJ_CHUNK_C * IN_ROWS * PIECES_X; i += FILLERS) {
         unsigned rest = (unsigned)i;
-        const int x = max(s.xs.low, min((int)take(rest, PIECES_X) * STEP, s.xs.high - 1)), y = (int)take(rest, IN_ROWS) * STEP_Y;
+        const int x = max(s.xs.low, min((int)take(rest, PIECES_X) * STEP, s.xs.high - 1));
+        const int y = (int)take(rest, IN_ROWS) * STEP_Y;
         if ((int)rest < s.lines && is_in(s.ys, y) && is_in(s.zs, 0) && s.xs.low < s.xs.high) {
             cj_prefetch(s.x + (s.line + (int)rest) * args.x_channel_stride + y * (in_offset)size.in_x + x);
         }

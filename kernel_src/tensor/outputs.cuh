@@ -177,10 +177,9 @@ __device__ __forceinline__ void store(float (&total)[OWN], const span &seen, con
             cj_bulk_store_wait<SENDS - 1>(); /* for what lies there */
             __syncwarp();
         }
-        const bool any = stage_outputs(out + row / ROWS_OF_PIECE * OUT_PITCH + bulk_shift(to), own, total, half,
-                                       CJ_ALPHA * (channel.y * unit), threshold_of(seen, channel) * inverse(unit), channel.x,
-                                       lane_anew(lane));
-        strange |= any;
+        strange |= stage_outputs(out + row / ROWS_OF_PIECE * OUT_PITCH + bulk_shift(to), own, total, half,
+                                 CJ_ALPHA * (channel.y * unit), threshold_of(seen, channel) * inverse(unit), channel.x,
+                                 lane_anew(lane));
         if (in_send + OUT_ROWS < SENT_ROWS) {
             continue;
         }
@@ -206,8 +205,10 @@ __device__ __forceinline__ void store(float (&total)[OWN], const span &seen, con
     }
 }
 
-/* What a storing warp does: it sends every STORE_WARPS-th consumer warp's outputs. */
+/* What a storing warp does: it sends every STORE_WARPS-th consumer warp's outputs. A buffer is given back when the next part's
+ * place is known: by then its copies have read it. */
 __device__ __forceinline__ void send_all(const shared_memory &shared, const cj_forward_args &args, int own, int lane) {
+    static_assert(!(PHASED && CJ_STORING), "plan and kernel disagree");
     constexpr int PARTS_OF_RUN = 16 / SENT_ROWS, WARPS = STORE_WARPS > 0 ? STORE_WARPS : 1;
     const sizes size = get_sizes(args);
     const tile_range tiles = own_tiles(args);
@@ -229,22 +230,13 @@ __device__ __forceinline__ void send_all(const shared_memory &shared, const cj_f
                     continue;
                 }
                 const int first_k = first_row(t, warp) + of_tile % PARTS_OF_RUN * SENT_ROWS, from = send_index(warp, turn);
-                sent_piece piece;
-                if (PHASED) {
-                    piece = make_sent_piece(args, size, t, run, first_k, lane);
-                    send_bias(piece, args, size, t, lane);
-                }
                 cj_bulk_store_wait<0>();
                 if (sent >= 0) {
                     cj_barrier_arrive(&shared.out_empty[sent]);
                 }
                 cj_barrier_wait(&shared.out_full[from], turn.parity());
                 sent = from;
-                if (PHASED) {
-                    send_pieces(send_buffer(shared, from), piece, size, lane);
-                } else {
-                    send_rows(send_buffer(shared, from), args, size, place, first_k, lane);
-                }
+                send_rows(send_buffer(shared, from), args, size, place, first_k, lane);
             }
         }
         buffer.steps += CJ_OWN_RUNS * PARTS_OF_RUN;
