@@ -223,16 +223,13 @@ static double tile_cost(const cj_problem *p, const cj_tensor_config *c, const cj
                                               : 1.0;
     const double staging = c->storing ? 300.0 : 960.0;
     const bool ahead = prefetched(p, c);
-    const double fill_rate = c->fill_groups == 2 ? 6.9
-                                                 : (ahead        ? 8.0
-                                                    : c->storing ? 9.2
-                                                                 : 8.8) *
-                                                       (c->own_runs == 2 ? 1.3 : 1.0);
+    const double of_one_group = (ahead ? 8.0 : c->storing ? 9.2 : 8.8) * (c->own_runs == 2 ? 1.3 : 1.0);
+    const double fill_rate = c->fill_groups == 2 ? 6.9 : of_one_group;
     const double latency = c->storing && !ahead ? 400.0 : 0.0; /* of a stage's loads, as far as nothing hides it */
-    const double input = (double)(t->chunks * t->units * DEPTH * 4);
-    const double first =
-        fmin(input, (double)(p->group_in * p->stride[CJ_Z] * p->stride[CJ_Y] * p->stride[CJ_X] * t->y * t->x * 4) /
-                        (double)k_tiles); /* is not in the L2 yet */
+    const double input = (double)(t->chunks * t->units * DEPTH * 4),
+                 strides = (double)p->stride[CJ_Y] * (double)p->stride[CJ_X];
+    const double own = 4.0 * (double)p->group_in * (double)p->stride[CJ_Z] * strides * (double)(t->y * t->x);
+    const double first = fmin(input, own / (double)k_tiles); /* that is not in the L2 yet */
     const double weights =
         resident ? 0.0 : (double)(t->chunks * t->products * cj_tensor_parts(c) * CJ_TENSOR_PART_BYTES * c->consumers_k);
     const double consumer =
