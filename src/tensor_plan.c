@@ -127,7 +127,7 @@ static void set_shared(const cj_problem *p, const cj_tensor_config *c, cj_tensor
         OUT_BYTES * buffers * out_pieces(p, c) * out_pitch(p, c) + 8 * stages + SPAN_BYTES +
         (c->fold ? LINE_BYTES * cj_round_up(lines_of(p, c), c->chunk_c) : 0) +
         (channels <= MOST_SHARED_CHANNELS ? CHANNEL_BYTES * channels : 0) +
-        8 * (2 * stages + 2 * slots + 3 + (c->storing ? 2 * CONSUMERS * 4 * cj_divide_up(buffers, 2) : 0));
+        8 * (2 * stages + 2 * slots + 3 + (c->storing ? cj_divide_up(buffers, 2) * 2 * CONSUMERS * 4 : 0));
 }
 
 cj_tensor_tile cj_tensor_tile_of(const cj_problem *p, const cj_tensor_config *c) {
