@@ -11,7 +11,7 @@
  * Output channels are rows of products, and outputs are positions of a grid, one each. But in a transposed layer, or one of
  * few output channels, a position has several outputs, its phases, and a row is a channel's phase: tensor/phases.cuh.
  *
- * Roles. 512 threads: two consumer warpgroups, each with runs of COLUMNS pixels or 64 channels of its own; one group of four
+ * Roles. 512 threads: two consumer warpgroups, each with runs of COLUMNS pixels or blocks of 64 channels of its own; one group of four
  * filling warps, or two by turns, that bring the input under the tile, halo included and padding as zeros, to STAGES
  * buffers; and, beside one group, a thread that brings the weights to a ring of SLOTS slots. Barriers hand buffers and
  * slots over and back. The second consumer begins LAG slots late, so that one stores its outputs while the other multiplies.
@@ -59,6 +59,7 @@
  * CJ_COLUMNS                N of a product: pixels of a run                                              128
  * CJ_CONSUMERS_K            consumers that differ in output channels: 1 or 2 (else in pixels)            1
  * CJ_OWN_RUNS               runs of a consumer: 1 or 2                                                   1
+ * CJ_OWN_BLOCKS             ... and blocks of 64 output channels of it: 1 or 2                           1
  * CJ_RUN_X                  output columns of a run                                                      128
  * CJ_OVERLAP                ... that the next one has too, so that stores can begin where a sector does  0
  * CJ_RUNS_X                 runs beside each other along x; more than 1 only with RUN_ROWS 1             1
@@ -72,7 +73,7 @@
  * CJ_SUM_PRODUCTS           ... that form one sum; divides SLOT_PRODUCTS                                 3
  * CJ_LOSS                   what a sum loses of itself on average, in 2^-23rds: see kernels.md         1
  * CJ_COMPENSATED            what is rounded off the total is where the next sum begins: 2, of a slot: 1    2
- * CJ_OUT_BUFFERS            of eight channels' outputs, for each warp: divides 2 OWN_RUNS                2
+ * CJ_OUT_BUFFERS            of eight channels' outputs, for each warp: divides 2 OWN_SETS                2
  * CJ_FILL_GROUPS            groups of filling warps, each with every second stage: 2, or 1               1
  * CJ_STORING                1 = warps of their own send outputs; only beside one filling group           1
  * CJ_LANES                  threads that fill a piece of a row: 8, 16 or 32                              32
@@ -86,8 +87,9 @@
 constexpr int CONSUMERS = 2, WARPGROUP = 128, M = 64, FILLERS = WARPGROUP, FILL_WARPS = FILLERS / 32;
 constexpr int PARTS = CJ_PRODUCTS == 1 ? 1 : 2;
 constexpr float LO = CJ_PRODUCTS == 4 ? 2048.0F : 1.0F; /* what lo parts are multiplied by */
-constexpr int RUNS = CONSUMERS / CJ_CONSUMERS_K * CJ_OWN_RUNS;
-constexpr int TILE_K = M * CJ_CONSUMERS_K, RUN_X = CJ_RUN_X, RUN_STEP = RUN_X - CJ_OVERLAP, TILE_X = RUN_STEP * CJ_RUNS_X;
+constexpr int RUNS = CONSUMERS / CJ_CONSUMERS_K * CJ_OWN_RUNS, TILE_BLOCKS = CJ_CONSUMERS_K * CJ_OWN_BLOCKS;
+constexpr int OWN_SETS = CJ_OWN_RUNS * CJ_OWN_BLOCKS; /* of a consumer's sums: a run and a block each, the blocks last */
+constexpr int TILE_K = M * TILE_BLOCKS, RUN_X = CJ_RUN_X, RUN_STEP = RUN_X - CJ_OVERLAP, TILE_X = RUN_STEP * CJ_RUNS_X;
 constexpr int TILE_Y = RUNS / CJ_RUNS_X * CJ_RUN_ROWS;
 constexpr int K_TILES = (CJ_ROWS + TILE_K - 1) / TILE_K;
 constexpr int DEPTH = 8; /* lines of a slice: halves of a unit */
@@ -122,7 +124,7 @@ constexpr int STAGE_PRODUCTS = STAGE_SLOTS * CJ_SLOT_PRODUCTS;
 /* Packed weights: uint4[group][k block of 64][chunk][product][PARTS][2][64], a slice of an output channel each, as the A
  * operand wants them; then float4 channel[group][K_BLOCKS * 64]: bias, 1 / s, guard, hard (see pack); then the weights as
  * floats, [group][ROWS][GROUP_IN][taps], for the surprising rule. */
-constexpr int K_BLOCKS = K_TILES * CJ_CONSUMERS_K;
+constexpr int K_BLOCKS = K_TILES * TILE_BLOCKS;
 constexpr bool RESIDENT = CJ_SLOTS == CHUNKS * STAGE_SLOTS && K_TILES == 1 && CJ_GROUPS == 1; /* brought once, for all tiles */
 constexpr int PART_WEIGHTS = 2 * M, PRODUCT_WEIGHTS = PARTS * PART_WEIGHTS;
 constexpr long long BLOCK_WEIGHTS = (long long)CHUNKS * STAGE_PRODUCTS * PRODUCT_WEIGHTS;
@@ -153,7 +155,7 @@ constexpr int ROWS_OF_PIECE = CJ_ACTIVE_X * (ROWS_JOINED ? CJ_ACTIVE_Y : 1), OUT
 constexpr int OUT_BUFFER = OUT_PIECES * OUT_PITCH;
 static_assert(!PHASED || CJ_RUN_ROWS == 1 || ROWS_JOINED, "plan and kernel disagree");
 constexpr int RING_OFFSET = 16 * (CJ_STAGES * BUFFER + CJ_COLUMNS); /* COLUMNS: what the last run may reach past a buffer */
-constexpr int OUT_OFFSET = RING_OFFSET + 16 * CJ_SLOTS * CJ_CONSUMERS_K * SLOT_WEIGHTS;
+constexpr int OUT_OFFSET = RING_OFFSET + 16 * CJ_SLOTS * TILE_BLOCKS * SLOT_WEIGHTS;
 constexpr int SCALE_OFFSET = OUT_OFFSET + 4 * CONSUMERS * 4 * CJ_OUT_BUFFERS * OUT_BUFFER;
 constexpr int SPAN_OFFSET = SCALE_OFFSET + 8 * CJ_STAGES, LINES_OFFSET = SPAN_OFFSET + 8 * 2 * FILL_WARPS * CJ_FILL_GROUPS;
 constexpr int FOLDED_LINES = CJ_FOLD > 0 ? CHUNKS_C * CJ_CHUNK_C : 0, CHANNELS_OFFSET = LINES_OFFSET + 16 * FOLDED_LINES;
@@ -222,6 +224,14 @@ typedef offset_type<!CJ_DYNAMIC>::type position;
 struct tile {
     position n, group, k_tile, z, y, x; /* z, y, x: first position of the grid, which is the output if there are no phases */
 };
+
+/* The first block of channels, and the first run, of a consumer. */
+__device__ __forceinline__ int first_block(int consumer) {
+    return consumer % CJ_CONSUMERS_K * CJ_OWN_BLOCKS;
+}
+__device__ __forceinline__ int first_run(int consumer) {
+    return consumer / CJ_CONSUMERS_K * CJ_OWN_RUNS;
+}
 
 /* First row and column of a run in its tile. */
 __device__ __forceinline__ int run_y(int run) {
@@ -322,7 +332,7 @@ __device__ __forceinline__ void consume(const shared_memory &shared, const cj_fo
     slot_turn slot = {0};
     send_turn out = {0};
     const int group = cj_uniform((int)threadIdx.x / WARPGROUP);
-    const int block = group % CJ_CONSUMERS_K, run = group / CJ_CONSUMERS_K * CJ_OWN_RUNS; /* its first one */
+    const int block = first_block(group), run = first_run(group);
     if (group == 1) {
         cj_barrier_wait(shared.start, 0);
     }
@@ -332,8 +342,9 @@ __device__ __forceinline__ void consume(const shared_memory &shared, const cj_fo
         sums total;
         const span seen = add_up(total, shared, buffer, slot, block, run, threadIdx.x % 32 == 0);
 #pragma unroll
-        for (int i = 0; i < CJ_OWN_RUNS; ++i) { /* nothing of this is worth registers while products run */
-            store(total[i], seen, shared, args, cj_uniform(index), out, run + i, cj_opaque((int)threadIdx.x));
+        for (int i = 0; i < OWN_SETS; ++i) { /* nothing of this is worth registers while products run */
+            store(total[i], seen, shared, args, cj_uniform(index), out, block + i / CJ_OWN_RUNS, run + i % CJ_OWN_RUNS,
+                  cj_opaque((int)threadIdx.x));
         }
     }
     cj_bulk_store_wait<0>();

@@ -42,6 +42,7 @@ typedef struct cj_tensor_config {
     int32_t columns;       /* pixels of a product */
     int32_t consumers_k;   /* consumers that differ in output channels */
     int32_t own_runs;      /* runs of a consumer */
+    int32_t own_blocks;    /* ... and blocks of 64 output channels of it */
     int32_t overlap;       /* output columns that neighbouring runs share */
     int32_t run_x;         /* output columns of a run, */
     int32_t runs_x;        /* ... and runs beside each other along x */

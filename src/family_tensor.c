@@ -147,6 +147,7 @@ static void constants(const cj_problem *problem, const cj_plan *plan, cj_text *o
     cj_stamp_int(out, "CJ_COLUMNS", c->columns, "pixels of a product");
     cj_stamp_int(out, "CJ_CONSUMERS_K", c->consumers_k, "consumers that differ in output channels");
     cj_stamp_int(out, "CJ_OWN_RUNS", c->own_runs, "runs of a consumer");
+    cj_stamp_int(out, "CJ_OWN_BLOCKS", c->own_blocks, "blocks of 64 output channels of a consumer");
     cj_stamp_int(out, "CJ_RUN_X", c->run_x, "output columns of a run");
     cj_stamp_int(out, "CJ_OVERLAP", c->overlap, "output columns that neighbouring runs share");
     cj_stamp_int(out, "CJ_RUNS_X", c->runs_x, "runs beside each other along x");

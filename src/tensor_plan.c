@@ -67,6 +67,16 @@ static int32_t runs_of(const cj_tensor_config *c) {
     return CONSUMERS / c->consumers_k * c->own_runs;
 }
 
+/* Blocks of 64 output channels of a tile. */
+static int32_t blocks_of(const cj_tensor_config *c) {
+    return c->consumers_k * c->own_blocks;
+}
+
+/* A consumer's sets of sums: for each of its runs and blocks one. */
+static int32_t own_sets(const cj_tensor_config *c) {
+    return c->own_runs * c->own_blocks;
+}
+
 /* Rows and columns of units of a plane. */
 static int64_t rows_of(const cj_problem *p, const cj_tensor_config *c, const cj_tensor_tile *t) {
     const int64_t parities = c->chunk_y > 1 ? p->stride[CJ_Y] : 1;
@@ -99,11 +109,11 @@ static int64_t out_pieces(const cj_problem *p, const cj_tensor_config *c) {
 }
 
 int64_t cj_tensor_k_blocks(const cj_problem *p, const cj_tensor_tile *t, const cj_tensor_config *c) {
-    return cj_divide_up(p->group_out, t->k) * c->consumers_k;
+    return cj_divide_up(p->group_out, t->k) * blocks_of(c);
 }
 
 cj_tensor_tile cj_tensor_outputs(const cj_tensor_config *c) {
-    return (cj_tensor_tile){.k = (int64_t)64 * c->consumers_k,
+    return (cj_tensor_tile){.k = (int64_t)64 * blocks_of(c),
                             .y = (int64_t)runs_of(c) / c->runs_x * c->run_rows,
                             .x = c->runs_x * run_step(c)};
 }
@@ -123,7 +133,7 @@ static void set_shared(const cj_problem *p, const cj_tensor_config *c, cj_tensor
     const int64_t channels = p->desc.groups * cj_tensor_k_blocks(p, t, c) * 64;
     t->shared_bytes =
         16 * (stages * cj_tensor_parts(c) * t->units + c->columns) +
-        slots * c->consumers_k * c->slot_products * cj_tensor_parts(c) * CJ_TENSOR_PART_BYTES +
+        slots * blocks_of(c) * c->slot_products * cj_tensor_parts(c) * CJ_TENSOR_PART_BYTES +
         OUT_BYTES * buffers * out_pieces(p, c) * out_pitch(p, c) + 8 * stages + SPAN_BYTES +
         (c->fold ? LINE_BYTES * cj_round_up(lines_of(p, c), c->chunk_c) : 0) +
         (channels <= MOST_SHARED_CHANNELS ? CHANNEL_BYTES * channels : 0) +
@@ -155,24 +165,27 @@ int32_t cj_tensor_compensation(const cj_tensor_config *c, const cj_tensor_tile *
                                                     : CJ_TENSOR_ALWAYS;
 }
 
-/* ---- cost: cycles of a multiprocessor. Fitted to 351 results on an H200, one to four configurations of each of the
- * benchmark's layers and maths at their own batches, after a first fit to 722 configurations of 23 layers: it tells the
- * time to 9 % (root mean square). Where several were measured, 114 layers and maths, it picks one that takes 1.3 %
- * longer than the best (geometric mean; 19 % at most). No layer was kept out of the fit. ---- */
+/* ---- cost: cycles of a multiprocessor. Fitted to 1,333 results on an H200, 2 to 30 configurations of each of the
+ * benchmark's layers and maths at their own batches: it tells the time to 9 % (root mean square), and of the
+ * configurations measured of a layer it picks one that takes 3 % longer than the best (geometric mean). No layer was
+ * kept out of the fit; more terms, or a forest of decision trees instead, come to 2.3 %. ---- */
 
-/* Instructions of a filling warp for a stage. */
+/* Instructions of a filling warp for a stage; more if a team's plane is another one from job to job. */
 static double fill_cost(const cj_tensor_config *c, const cj_tensor_tile *t) {
-    return 21.0 + (double)t->held * (24.0 + 10.0 * cj_tensor_parts(c)) + (double)t->jobs * 22.0;
+    const double planes = FILLERS / c->lanes % (c->chunk_c / DEPTH) == 0 ? 0.0 : 5.6;
+    return 21.0 + (double)t->held * (24.0 + 10.0 * cj_tensor_parts(c) + planes) + (double)t->jobs * 22.0;
 }
 
 /* A thread's sums. */
 static double sums_of(const cj_tensor_config *c) {
-    return c->columns / 2.0 * c->own_runs;
+    return c->columns / 2.0 * own_sets(c);
 }
 
-/* Of the tensor cores for a consumer's slot: a product of 64 x N x 16 takes N / 2 and some more. */
+/* Of the tensor cores for a consumer's slot: a product of 64 x N x 16 takes them N / 2, but shared memory, from where
+ * it reads (64 + N) x 16 halves, 128 bytes at a time, N / 4 + 16, and not all of these are to be had. */
 static double slot_cost(const cj_tensor_config *c) {
-    return (double)c->slot_products * c->products * (sums_of(c) + 3.0 * c->own_runs + 3.5);
+    const double product = fmax(c->columns / 2.0, 1.12 * (c->columns / 4.0 + 16.0)) + 1.0;
+    return (double)(c->slot_products * c->products * own_sets(c)) * product;
 }
 
 /* Sums that a slot ends with. */
@@ -190,23 +203,25 @@ static double sum_cost(const cj_tensor_config *c, int32_t compensation) {
     return (scaled + closed + 2.0 * kept) * sums_of(c);
 }
 
-/* How much longer memory takes for outputs that begin within sectors, or within 16 bytes, or leave by lanes, not by
- * bulk copies. Overlapping runs begin with sectors, but what they share is stored twice in shared memory, and rows
- * differ. */
+/* How much longer memory takes for outputs that do not begin where 512 bytes do, or sectors, or 16 bytes, or leave by
+ * lanes, not by bulk copies. */
 static double store_penalty(const cj_problem *p, const cj_tensor_config *c) {
+    enum { WIDE = 128, HALF_LINE = 16 };
     const int64_t row = c->out_size[CJ_X], channel = row * c->out_size[CJ_Y] * c->out_size[CJ_Z];
     const int64_t run = c->run_x * c->phases[CJ_X];
     const int64_t step = joined_rows(p, c) ? c->run_rows * c->phases[CJ_Y] * row : run < row ? run | row : row;
-    const int64_t places = step | channel | SECTOR, whole = p->dynamic ? 1 : places & -places; /* a power of two */
-    return (in_bulk(p, c) ? 1.0 : 4.4) * (c->overlap > 0    ? (c->products == 1 ? 1.45 : 1.22)
-                                          : whole == SECTOR ? 1.0
-                                          : whole == 4      ? 1.3
-                                                            : 1.8);
+    const int64_t places = step | channel | WIDE, whole = p->dynamic ? 1 : places & -places; /* a power of two */
+    return (in_bulk(p, c) ? 1.0 : 4.4) * (c->overlap > 0       ? 1.17
+                                          : whole == WIDE      ? 1.0
+                                          : whole >= HALF_LINE ? 1.17
+                                          : whole == SECTOR    ? 1.32
+                                          : whole == 4         ? 1.46
+                                                               : 1.6);
 }
 
 /* Is input brought to the L2 ahead? See kernel_src/tensor/fill.cuh. */
 static bool prefetched(const cj_problem *p, const cj_tensor_config *c) {
-    return c->storing && c->products > 1 && c->fold == 0 && p->kernel[CJ_Z] * p->kernel[CJ_Y] == 1;
+    return c->storing && c->fold == 0 && p->kernel[CJ_Z] * p->kernel[CJ_Y] == 1;
 }
 
 /* Of a tile. Each instruction, whoever issues it, takes the tensor cores a cycle; beside them a consumer, the filling
@@ -217,27 +232,24 @@ static double tile_cost(const cj_problem *p, const cj_tensor_config *c, const cj
     const double outputs =
         (double)(p->desc.out_channels / p->desc.groups * c->phases[CJ_Z] * c->phases[CJ_Y] * c->phases[CJ_X]) /
         (double)p->group_out; /* of a sum */
-    const double store = outputs * sums_of(c) * CONSUMERS * 128.0 * 4.0 / 19.4 * store_penalty(p, c);
-    const double waited_for = c->storing      ? 0.0 /* of the store */
-                              : in_bulk(p, c) ? 1.0 - c->out_buffers / (2.0 * c->own_runs)
-                                              : 1.0;
-    const double staging = c->storing ? 300.0 : 960.0;
-    const bool ahead = prefetched(p, c);
-    const double of_one_group = (ahead ? 8.0 : c->storing ? 9.2 : 8.8) * (c->own_runs == 2 ? 1.3 : 1.0);
-    const double fill_rate = c->fill_groups == 2 ? 6.9 : of_one_group;
-    const double latency = c->storing && !ahead ? 400.0 : 0.0; /* of a stage's loads, as far as nothing hides it */
+    const double store = outputs * sums_of(c) * CONSUMERS * 128.0 * 4.0 / 19.0 * store_penalty(p, c);
+    const double waited_for = in_bulk(p, c) ? 1.0 - c->out_buffers / (2.0 * own_sets(c)) : 1.0; /* of the store */
+    const double staging = c->storing ? 810.0 : 1185.0;
+    const double of_one_group = (prefetched(p, c) ? 6.65 : 7.65) * (own_sets(c) > 1 ? 1.13 : 1.0);
+    const bool small_l1 = t->shared_bytes > 195 * 1024; /* 28 KB instead of 60 are left for the L1, which loads pass */
+    const double fill_rate = (c->fill_groups == 2 ? 5.7 : of_one_group) * (small_l1 ? 1.1 : 1.0);
+    const double latency = c->fill_groups == 2 ? 370.0 : 585.0; /* of a stage's loads, as far as nothing hides it */
     const double input = (double)(t->chunks * t->units * DEPTH * 4),
                  strides = (double)p->stride[CJ_Y] * (double)p->stride[CJ_X];
     const double own = 4.0 * (double)p->group_in * (double)p->stride[CJ_Z] * strides * (double)(t->y * t->x);
     const double first = fmin(input, own / (double)k_tiles); /* that is not in the L2 yet */
     const double weights =
-        resident ? 0.0 : (double)(t->chunks * t->products * cj_tensor_parts(c) * CJ_TENSOR_PART_BYTES * c->consumers_k);
+        resident ? 0.0 : (double)(t->chunks * t->products * cj_tensor_parts(c) * CJ_TENSOR_PART_BYTES * blocks_of(c));
     const double consumer =
-        (double)slots * (slot_cost(c) + sum_cost(c, cj_tensor_compensation(c, t))) + (double)c->own_runs * staging;
+        (double)slots * (slot_cost(c) + sum_cost(c, cj_tensor_compensation(c, t))) + (double)own_sets(c) * staging;
     const double fill = (double)t->chunks * fill_cost(c, t);
-    const double parts[] = {2.0 * consumer + fill, consumer + (double)t->chunks * 90.0 + store * waited_for,
-                            fill * fill_rate + (double)t->chunks * latency,
-                            store + first / 19.4 + (input - first) / 50.0 + weights / 63.0};
+    const double parts[] = {2.0 * consumer + fill, consumer + store * waited_for,
+                            fill * fill_rate + (double)t->chunks * latency, store + first / 19.0 + weights / 92.0};
     double sum = 0.0;
     for (int i = 0; i < 4; ++i) {
         sum += parts[i] * parts[i] * parts[i];
@@ -255,7 +267,7 @@ double cj_tensor_cost(const cj_problem *p, const cj_tensor_config *c, const cj_t
     const double turns = tiles / CJ_TENSOR_BLOCKS;
     /* The last turn is seldom full; of a batch that is not known, most are larger. */
     const double waves = batch > 0 ? ceil(turns) : turns + 0.35 * fmin(turns, 1.0);
-    return waves * tile_cost(p, c, t) + (c->storing ? 15200.0 : 12500.0);
+    return waves * tile_cost(p, c, t) + (c->storing ? 14200.0 : 11400.0);
 }
 
 /* ---- the search ---- */
@@ -306,7 +318,7 @@ static void choose_sum(const cj_problem *p, cj_tensor_config *c, cj_tensor_tile 
 }
 
 int32_t cj_tensor_consumer_registers(const cj_problem *p, const cj_tensor_config *c, const cj_tensor_tile *t) {
-    const int32_t sums = c->columns / 2 * c->own_runs * (c->products == 1 ? 1 : 2);
+    const int32_t sums = c->columns / 2 * own_sets(c) * (c->products == 1 ? 1 : 2);
     /* The more for places in short rows, among phases, in many rows, in sizes that are open, and of a residual. */
     const bool residual = p->desc.beta != 0.0F, rows = c->run_rows > 1;
     const bool near = t->pitch < DEPTH || (rows && t->pitch < (int64_t)3 * DEPTH),
@@ -314,7 +326,7 @@ int32_t cj_tensor_consumer_registers(const cj_problem *p, const cj_tensor_config
     const int32_t least = phased(c) && residual ? 152 : near || wide || p->dynamic || residual ? 144 : 128;
     const bool kept = cj_tensor_compensation(c, t) != CJ_TENSOR_PLAIN;
     const bool more = (c->products == 1 && rows) || (c->products == 4 && c->run_rows > 3);
-    const int32_t beside = kept ? (c->run_rows > 7 ? 72 : 64) : residual && c->own_runs > 1 ? 68 : more ? 52 : 44;
+    const int32_t beside = kept ? (c->run_rows > 3 ? 72 : 64) : residual && own_sets(c) > 1 ? 68 : more ? 52 : 44;
     return (int32_t)cj_most(cj_round_up(sums + beside, 8), least);
 }
 
@@ -355,7 +367,7 @@ static bool choose_slots(const cj_problem *p, cj_tensor_config *c, cj_tensor_til
     const bool alone = cj_divide_up(p->group_out, t->k) == 1 && p->desc.groups == 1;
     const bool ring = c->fill_groups == 1;
     const int64_t slots[] = {alone ? all : 0, ring ? 4 : c->stages * stage, ring ? 2 : 0};
-    for (c->out_buffers = in_bulk(p, c) ? 2 * c->own_runs : 1; c->out_buffers >= 1; c->out_buffers /= 2) {
+    for (c->out_buffers = in_bulk(p, c) ? 2 * own_sets(c) : 1; c->out_buffers >= 1; c->out_buffers /= 2) {
         for (int i = 0; i < 3; ++i) {
             c->slots = (int32_t)cj_least(slots[i], MOST_SLOTS + 1);
             set_shared(p, c, t);
@@ -457,6 +469,7 @@ bool cj_tensor_search(const cj_view *view, cj_tensor_visitor visit, void *state)
                                       : p->desc.math == CONVJIT_FP32_BLOCK ? 3
                                                                            : 4,
                           .own_runs = 1,
+                          .own_blocks = 1,
                           .stages = 2};
     for (int d = 0; d < CJ_DIMS; ++d) {
         c.grid[d] = p->out_size[d];
@@ -481,6 +494,11 @@ bool cj_tensor_search(const cj_view *view, cj_tensor_visitor visit, void *state)
                     }
                     c.own_runs = 1;
                     found |= consider_widths(p, c, MOST_COLUMNS, visit, state);
+                    const int32_t most = c.consumers_k < 2 ? 1 : p->group_out > 256 ? 4 : p->group_out > 128 ? 2 : 1;
+                    for (c.own_blocks = 2; c.own_blocks <= most; c.own_blocks *= 2) {
+                        found |= consider_widths(p, c, 2 * COLUMNS / c.own_blocks, visit, state);
+                    }
+                    c.own_blocks = 1;
                 } else {
                     found |= consider_widths(p, c, COLUMNS, visit, state);
                 }

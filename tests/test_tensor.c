@@ -125,8 +125,13 @@ static const entry entries[] = {
     /* warps that store outputs, as many images need them */
     {.line = "conv1d n1 c48 k66 in150 hint=4096 f3", .special = GRID_NAN_IN_X, .slices = true, .shifts = true},
     {.line = "conv2d n1 c32 k64 in12x80 hint=4096 f3x3 p1 beta=1", .special = GRID_INF_IN_W, .slices = true},
+    {.line = "conv2d n1 c16 k128 in4x210 hint=4096 f3x3", .distribution = REFERENCE_UNIFORM},
     {.line = "conv2d n1 c24 k140 in3x75 hint=4096 f3x3 relu", .distribution = REFERENCE_WIDE, .shifts = true},
-    /* ... and phases that no tap reaches */
+    /* many channels, of which a consumer has several blocks in math tf32 */
+    {.line = "conv2d n1 c16 k200 in6x8 hint=4096 f1x1", .special = GRID_NAN_IN_X, .shifts = true},
+    {.line = "conv2d n2 c40 k500 in4x28 hint=4096 f1x1 s2", .special = GRID_INF_IN_W},
+    {.line = "convt1d n1 c16 k90 in30 hint=4096 f8 s8 silu", .distribution = REFERENCE_WIDE, .slices = true},
+    /* many phases that no tap reaches */
     {.line = "convt3d n1 c32 k64 in3x6x32 hint=4096 f3x3x3 s2 p1 d2", .special = GRID_INF_IN_X, .slices = true},
     /* two runs a consumer; rows that are joined */
     {.line = "conv2d n1 c32 k66 in24x104 f3x3", .distribution = REFERENCE_UNIFORM},
@@ -339,7 +344,7 @@ Test(tensor, plans_for_the_batch_that_is_hinted_at) {
 /* The plan chooses; if it comes to choose otherwise, layers must be added above for the ways that none meets any more.
  */
 Test(tensor, has_layers_for_every_way_to_compute_one) {
-    enum { WAYS = 24 };
+    enum { WAYS = 27 };
     static const char *const names[WAYS] = {"no fold",
                                             "fold along z and y",
                                             "fold along x too",
@@ -363,7 +368,10 @@ Test(tensor, has_layers_for_every_way_to_compute_one) {
                                             "... with two runs a consumer",
                                             "... with a buffer a warp",
                                             "... with rows that bulk copies do not take",
-                                            "one filling group, phases that no tap reaches"};
+                                            "one filling group, phases that no tap reaches",
+                                            "two blocks a consumer",
+                                            "... and storing warps",
+                                            "four blocks a consumer"};
     cj_target target;
     bool met[WAYS] = {false};
     cr_assert_eq(cj_target_parse("cpu", &target), CONVJIT_SUCCESS);
@@ -374,7 +382,7 @@ Test(tensor, has_layers_for_every_way_to_compute_one) {
         cr_assert_eq(cj_problem_make(&grid.desc, &problem), CONVJIT_SUCCESS, "%s", convjit_last_error());
         cj_family_tensor.plan(&problem, &target, &plan);
         const cj_tensor_config *c = &plan.tensor;
-        const bool alone = problem.group_out <= 64 * c->consumers_k && problem.desc.groups == 1;
+        const bool alone = problem.group_out <= 64 * c->consumers_k * c->own_blocks && problem.desc.groups == 1;
         const bool ways[WAYS] = {c->fold == 0,
                                  c->fold == 1,
                                  c->fold == 2,
@@ -393,11 +401,14 @@ Test(tensor, has_layers_for_every_way_to_compute_one) {
                                  c->out_buffers > 1,
                                  c->storing && alone && c->slots != 2 && c->slots != 4,
                                  c->storing && !alone,
-                                 c->storing && c->products > 1 && c->fold == 0 && problem.kernel[CJ_Y] == 1,
+                                 c->storing && c->fold == 0 && problem.kernel[CJ_Y] == 1,
                                  c->storing && c->own_runs == 2,
                                  c->storing && c->out_buffers == 1,
                                  c->storing && (problem.desc.beta != 0.0F || problem.dynamic),
-                                 c->fill_groups == 1 && c->active[CJ_Z] < c->phases[CJ_Z]};
+                                 c->fill_groups == 1 && c->active[CJ_Z] < c->phases[CJ_Z],
+                                 c->own_blocks == 2,
+                                 c->own_blocks == 2 && c->storing,
+                                 c->own_blocks == 4};
         for (int way = 0; way < WAYS; ++way) {
             met[way] = met[way] || ways[way];
         }

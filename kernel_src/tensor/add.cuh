@@ -1,11 +1,11 @@
 /* tensor/add.cuh - what the consumers of tensor.cu do for a tile: products on the tensor cores, and sums of them. */
 
-constexpr int OWN = CJ_COLUMNS / 2; /* sums of a thread for a run */
-typedef float sums[CJ_OWN_RUNS][OWN];
+constexpr int OWN = CJ_COLUMNS / 2; /* sums of a thread for a run and a block */
+typedef float sums[OWN_SETS][OWN];
 
 __device__ __forceinline__ void clear(sums &sum) {
 #pragma unroll
-    for (int i = 0; i < CJ_OWN_RUNS * OWN; ++i) {
+    for (int i = 0; i < OWN_SETS * OWN; ++i) {
         sum[i / OWN][i % OWN] = 0.0F;
     }
 }
@@ -18,8 +18,8 @@ __device__ __forceinline__ void multiply(float (&sum)[OWN], float factor) {
 }
 __device__ __forceinline__ void multiply(sums &sum, float factor) {
 #pragma unroll
-    for (int run = 0; run < CJ_OWN_RUNS; ++run) {
-        multiply(sum[run], factor);
+    for (int set = 0; set < OWN_SETS; ++set) {
+        multiply(sum[set], factor);
     }
 }
 
@@ -30,30 +30,31 @@ enum { LO_LO = 1, MIXED = 2, HI_HI = 4 };
 template <int which, int count>
 __device__ __forceinline__ void add_products(sums &sum, unsigned a, unsigned b, const unsigned *steps, bool add) {
 #pragma unroll
-    for (int run = 0; run < CJ_OWN_RUNS; ++run) {
-        cj_product_fence(sum[run]);
+    for (int set = 0; set < OWN_SETS; ++set) {
+        cj_product_fence(sum[set]);
     }
 #pragma unroll
     for (int parts = LO_LO; parts <= HI_HI; parts *= 2) {
 #pragma unroll
-        for (int i = 0; i < count * CJ_OWN_RUNS; ++i) {
-            const int run = i % CJ_OWN_RUNS, product = i / CJ_OWN_RUNS;
-            const unsigned w = a + product * PRODUCT_WEIGHTS, x = b + run * OWN_DISTANCE + steps[product];
+        for (int i = 0; i < count * OWN_SETS; ++i) {
+            const int set = i % OWN_SETS, product = i / OWN_SETS;
+            const unsigned w = a + set / CJ_OWN_RUNS * SLOT_WEIGHTS + product * PRODUCT_WEIGHTS;
+            const unsigned x = b + set % CJ_OWN_RUNS * OWN_DISTANCE + steps[product];
             const bool begun = add || product > 0 || (which & (parts - 1)) != 0;
             if ((which & parts) == LO_LO) {
-                cj_product_f16(sum[run], w + PART_WEIGHTS, x + PART, begun);
+                cj_product_f16(sum[set], w + PART_WEIGHTS, x + PART, begun);
             } else if ((which & parts) == MIXED) {
-                cj_product_f16(sum[run], w + PART_WEIGHTS, x, begun);
-                cj_product_f16(sum[run], w, x + PART, 1);
+                cj_product_f16(sum[set], w + PART_WEIGHTS, x, begun);
+                cj_product_f16(sum[set], w, x + PART, 1);
             } else if ((which & parts) == HI_HI) {
-                cj_product_f16(sum[run], w, x, begun);
+                cj_product_f16(sum[set], w, x, begun);
             }
         }
     }
     cj_product_commit();
 #pragma unroll
-    for (int run = 0; run < CJ_OWN_RUNS; ++run) {
-        cj_product_wait(sum[run]);
+    for (int set = 0; set < OWN_SETS; ++set) {
+        cj_product_wait(sum[set]);
     }
 }
 
@@ -68,7 +69,7 @@ constexpr bool SCALED = COMPENSATED || PARTS == 1;
 __device__ __forceinline__ void close_sum(sums &total, sums &sum, float down, bool compensated) {
     const float restored = (SCALED ? 1.0F : down) * (1.0F + CJ_LOSS * 0x1p-23F);
 #pragma unroll
-    for (int i = 0; i < CJ_OWN_RUNS * OWN; ++i) {
+    for (int i = 0; i < OWN_SETS * OWN; ++i) {
         float &to = total[i / OWN][i % OWN], &closed = sum[i / OWN][i % OWN];
         const float before = to;
         to = fmaf(closed, restored, before);
@@ -136,7 +137,7 @@ __device__ __forceinline__ span add_up(sums &total, const shared_memory &shared,
         for (int j = 0; j < STAGE_SLOTS; ++j) {
             const int index = RESIDENT ? i * STAGE_SLOTS + j : TIED ? buffer.index() * STAGE_SLOTS + j : slot.index();
             cj_barrier_wait(&shared.slot_full[index], RESIDENT ? 0 : TIED ? buffer.parity() : slot.parity());
-            const unsigned a = cj_descriptor(shared.ring + (index * CJ_CONSUMERS_K + block) * SLOT_WEIGHTS, M * 16);
+            const unsigned a = cj_descriptor(shared.ring + (index * TILE_BLOCKS + block) * SLOT_WEIGHTS, M * 16);
             add_slot(total, sum, a, b, product_steps.step + j * CJ_SLOT_PRODUCTS, down);
             if (warp_leader && RING) {
                 cj_barrier_arrive(&shared.slot_empty[index]);

@@ -139,7 +139,7 @@ __device__ __forceinline__ void load_stage(items (&v)[TEAM_JOBS], const shared_m
 /* Has the input of a stage brought to the L2, 128 bytes at a time, while the one before is loaded: memory that is busy with
  * outputs takes longer than what loads can have under way in registers makes up for. Where several stages read the same rows,
  * or a second group has loads under way too, it costs more than it brings. */
-constexpr bool PREFETCHED = CJ_FOLD == 0 && TAPS_Z * TAPS_Y == 1 && PARTS == 2 && STORE_WARPS > 0;
+constexpr bool PREFETCHED = CJ_FOLD == 0 && TAPS_Z * TAPS_Y == 1 && STORE_WARPS > 0;
 
 __device__ __forceinline__ void prefetch_stage(const cj_forward_args &args, const sizes &size, const source &s, int thread) {
     constexpr int STEP = 32, PIECES_X = ((IN_COLUMNS - 1) * STEP_X + STEP) / STEP;
@@ -257,9 +257,9 @@ typedef turn<RING ? CJ_SLOTS : 1> slot_turn;
 __device__ __forceinline__ void bring_slots(const shared_memory &shared, const uint4 *weights, int first, int count) {
 #pragma unroll 1
     for (int i = first; i < first + count; ++i, weights += SLOT_WEIGHTS) {
-        cj_barrier_expect(&shared.slot_full[i], 16 * CJ_CONSUMERS_K * SLOT_WEIGHTS);
-        for (int block = 0; block < CJ_CONSUMERS_K; ++block) {
-            cj_bulk_load(shared.ring + (i * CJ_CONSUMERS_K + block) * SLOT_WEIGHTS, weights + block * BLOCK_WEIGHTS,
+        cj_barrier_expect(&shared.slot_full[i], 16 * TILE_BLOCKS * SLOT_WEIGHTS);
+        for (int block = 0; block < TILE_BLOCKS; ++block) {
+            cj_bulk_load(shared.ring + (i * TILE_BLOCKS + block) * SLOT_WEIGHTS, weights + block * BLOCK_WEIGHTS,
                          16 * SLOT_WEIGHTS, &shared.slot_full[i]);
         }
     }
@@ -267,7 +267,7 @@ __device__ __forceinline__ void bring_slots(const shared_memory &shared, const u
 
 /* A tile's weights. */
 __device__ __forceinline__ const uint4 *weights_of(const cj_forward_args &args, const tile &t) {
-    return (const uint4 *)args.packed + (t.group * K_TILES + t.k_tile) * CJ_CONSUMERS_K * BLOCK_WEIGHTS;
+    return (const uint4 *)args.packed + (t.group * K_TILES + t.k_tile) * TILE_BLOCKS * BLOCK_WEIGHTS;
 }
 
 /* One thread: the weights of all stages of all tiles, or of one tile's if they stay. */

@@ -140,18 +140,19 @@ __device__ __forceinline__ float *send_buffer(const shared_memory &shared, int i
     return shared.out + index * (SENT_ROWS / OUT_ROWS) * OUT_BUFFER;
 }
 
-/* The first row of products of a consumer warp. */
-__device__ __forceinline__ int first_row(const tile &t, int warp) {
-    return ((int)t.k_tile * CJ_CONSUMERS_K + warp / 4 % CJ_CONSUMERS_K) * M + warp % 4 * 16;
+/* The first row of products of a consumer warp in a block. */
+__device__ __forceinline__ int first_row(const tile &t, int block, int warp) {
+    return ((int)t.k_tile * TILE_BLOCKS + block) * M + warp % 4 * 16;
 }
 
-/* The outputs of one run, finished, to shared memory: each warp its 16 rows of products, SENT_ROWS at a time. From there the
+/* The outputs of one run and block, finished, to shared memory: each warp its 16 rows of products, SENT_ROWS at a time. From there the
  * storing warps send them to memory or, if there are none, the warp itself. */
 __device__ __forceinline__ void store(float (&total)[OWN], const span &seen, const shared_memory &shared,
-                                      const cj_forward_args &args, position index, send_turn &buffer, int run, int thread) {
+                                      const cj_forward_args &args, position index, send_turn &buffer, int block, int run,
+                                      int thread) {
     const sizes size = get_sizes(args);
     const tile t = make_tile(index, size);
-    const int lane = thread % 32, warp = cj_uniform(thread / 32), row = lane / 4, warp_k = first_row(t, warp);
+    const int lane = thread % 32, warp = cj_uniform(thread / 32), row = lane / 4, warp_k = first_row(t, block, warp);
     const float4 *const channel_0 =
         (CHANNELS_SHARED ? shared.channels : channels_of(args)) + t.group * K_BLOCKS * M + warp_k + row;
     const float4 channel_of_half[2] = {channel_0[0], channel_0[OUT_ROWS]};
@@ -209,7 +210,8 @@ __device__ __forceinline__ void store(float (&total)[OWN], const span &seen, con
  * place is known: by then its copies have read it. */
 __device__ __forceinline__ void send_all(const shared_memory &shared, const cj_forward_args &args, int own, int lane) {
     static_assert(!(PHASED && CJ_STORING), "plan and kernel disagree");
-    constexpr int PARTS_OF_RUN = 16 / SENT_ROWS, WARPS = STORE_WARPS > 0 ? STORE_WARPS : 1;
+    constexpr int PARTS_OF_SET = 16 / SENT_ROWS, OWN_PARTS = OWN_SETS * PARTS_OF_SET;
+    constexpr int WARPS = STORE_WARPS > 0 ? STORE_WARPS : 1;
     const sizes size = get_sizes(args);
     const tile_range tiles = own_tiles(args);
     send_turn buffer = {0};
@@ -219,9 +221,9 @@ __device__ __forceinline__ void send_all(const shared_memory &shared, const cj_f
     for (position left = tiles.count; left > 0; --left, index += gridDim.x) {
         const tile t = make_tile(index, size);
 #pragma unroll 1
-        for (int i = 0; i < CONSUMERS * CJ_OWN_RUNS * PARTS_OF_RUN; ++i) {
-            const int consumer = i / (CJ_OWN_RUNS * PARTS_OF_RUN), of_tile = i % (CJ_OWN_RUNS * PARTS_OF_RUN);
-            const int run = consumer / CJ_CONSUMERS_K * CJ_OWN_RUNS + of_tile / PARTS_OF_RUN;
+        for (int i = 0; i < CONSUMERS * OWN_PARTS; ++i) {
+            const int consumer = i / OWN_PARTS, of_tile = i % OWN_PARTS, set = of_tile / PARTS_OF_SET;
+            const int block = first_block(consumer) + set / CJ_OWN_RUNS, run = first_run(consumer) + set % CJ_OWN_RUNS;
             const send_turn turn = {buffer.steps + of_tile};
             const run_place place = make_run_place(args, size, t, run);
 #pragma unroll 1
@@ -229,7 +231,8 @@ __device__ __forceinline__ void send_all(const shared_memory &shared, const cj_f
                 if (warp % WARPS != own) {
                     continue;
                 }
-                const int first_k = first_row(t, warp) + of_tile % PARTS_OF_RUN * SENT_ROWS, from = send_index(warp, turn);
+                const int first_k = first_row(t, block, warp) + of_tile % PARTS_OF_SET * SENT_ROWS;
+                const int from = send_index(warp, turn);
                 cj_bulk_store_wait<0>();
                 if (sent >= 0) {
                     cj_barrier_arrive(&shared.out_empty[sent]);
@@ -239,7 +242,7 @@ __device__ __forceinline__ void send_all(const shared_memory &shared, const cj_f
                 send_rows(send_buffer(shared, from), args, size, place, first_k, lane);
             }
         }
-        buffer.steps += CJ_OWN_RUNS * PARTS_OF_RUN;
+        buffer.steps += OWN_PARTS;
     }
     cj_bulk_store_wait<0>();
 }
