@@ -53,6 +53,7 @@
  * CJ_FOLD                   taps that are lines of their own: 0 none, 1 along z and y, 2 along x too     0
  * CJ_ROWS                   rows of products for a group: output channels, and phases                    64
  * CJ_PHASES_d               outputs of a position of the grid along an axis; then those that taps reach  1
+ * CJ_LEAD_d                 phases of the first position that lie before the first output                 0
  * CJ_ACTIVE_d, _PHASE_LIST_d   ... how many these are, and which, and the number of all behind them      1, (0, 1)
  * CJ_TAPS_d, CJ_SPACING_d, CJ_SHIFT_d, CJ_UP_d, CJ_DOWN_d   see src/view.h; CJ_KERNEL_d, CJ_STRIDE_d, CJ_DILATION_d and
  *                           CJ_PAD_d are those of the convolution on the grid
@@ -146,7 +147,7 @@ typedef float items[CJ_JOB_ITEMS][DEPTH];
  * which then have all phases along y. Pieces leave by bulk copies, for which they lie here as they do there within their 16
  * bytes. Pitches are in floats; with 8 more than a multiple of 16, rows that threads write pairs to at once lie in different
  * banks. */
-constexpr bool ROWS_JOINED = !CJ_DYNAMIC && RUN_X == (CJ_OUT_X + CJ_PHASES_X - 1) / CJ_PHASES_X && CJ_OVERLAP == 0 &&
+constexpr bool ROWS_JOINED = !CJ_DYNAMIC && RUN_X == (CJ_OUT_X + CJ_LEAD_X + CJ_PHASES_X - 1) / CJ_PHASES_X && CJ_OVERLAP == 0 &&
                              EIGHT % CJ_ACTIVE_Y == 0;
 constexpr bool IN_BULK = !CJ_HAS_Z && (CJ_RUN_ROWS == 1 || ROWS_JOINED);
 constexpr int OUT_COUNT = ROWS_JOINED ? CJ_RUN_ROWS * CJ_PHASES_Y * CJ_OUT_X : PHASED ? RUN_X * CJ_PHASES_X : CJ_COLUMNS;
@@ -255,10 +256,10 @@ __device__ __forceinline__ tile_range own_tiles(const cj_forward_args &args) {
 
 __device__ __forceinline__ tile make_tile(position index, const sizes &size) {
     tile t;
-    t.x = take(index, ((size.out_x + CJ_PHASES_X - 1) / CJ_PHASES_X + TILE_X - 1) / TILE_X) * TILE_X;
+    t.x = take(index, ((size.out_x + CJ_LEAD_X + CJ_PHASES_X - 1) / CJ_PHASES_X + TILE_X - 1) / TILE_X) * TILE_X;
     t.k_tile = take(index, K_TILES);
-    t.y = take(index, ((size.out_y + CJ_PHASES_Y - 1) / CJ_PHASES_Y + TILE_Y - 1) / TILE_Y) * TILE_Y;
-    t.z = take(index, (size.out_z + CJ_PHASES_Z - 1) / CJ_PHASES_Z);
+    t.y = take(index, ((size.out_y + CJ_LEAD_Y + CJ_PHASES_Y - 1) / CJ_PHASES_Y + TILE_Y - 1) / TILE_Y) * TILE_Y;
+    t.z = take(index, (size.out_z + CJ_LEAD_Z + CJ_PHASES_Z - 1) / CJ_PHASES_Z);
     t.group = take(index, CJ_GROUPS);
     t.n = index;
     return t;

@@ -115,9 +115,9 @@ static void stamp_axes(const cj_view *view, cj_text *out) {
         const struct {
             const char *name;
             int64_t value;
-        } constants[] = {{"CJ_PHASES", a->phases},   {"CJ_ACTIVE", a->active}, {"CJ_TAPS", a->taps},
-                         {"CJ_SPACING", a->spacing}, {"CJ_SHIFT", a->shift},   {"CJ_UP", a->up},
-                         {"CJ_DOWN", a->down}};
+        } constants[] = {{"CJ_PHASES", a->phases}, {"CJ_ACTIVE", a->active},   {"CJ_LEAD", a->lead},
+                         {"CJ_TAPS", a->taps},     {"CJ_SPACING", a->spacing}, {"CJ_SHIFT", a->shift},
+                         {"CJ_UP", a->up},         {"CJ_DOWN", a->down}};
         for (size_t i = 0; i < sizeof constants / sizeof *constants; ++i) {
             char name[24];
             snprintf(name, sizeof name, "%s_%c", constants[i].name, "ZYX"[d]);
@@ -182,7 +182,7 @@ static void launch(const cj_problem *p, const cj_plan *plan, cj_forward_args *ar
     args->tiles = args->batch * p->desc.groups * cj_divide_up(c->rows, t.k);
     for (int d = 0; d < CJ_DIMS; ++d) {
         const int64_t of_tile[CJ_DIMS] = {1, t.y, t.x};
-        const int64_t positions = p->dynamic ? cj_divide_up(args->out_size[d], c->phases[d]) : c->grid[d];
+        const int64_t positions = p->dynamic ? cj_divide_up(args->out_size[d] + c->lead[d], c->phases[d]) : c->grid[d];
         args->tiles *= cj_divide_up(positions, of_tile[d]);
     }
     *blocks = (uint32_t)cj_least(args->tiles, CJ_TENSOR_BLOCKS);

@@ -209,7 +209,9 @@ static double store_penalty(const cj_problem *p, const cj_tensor_config *c) {
     enum { WIDE = 128, HALF_LINE = 16 };
     const int64_t row = c->out_size[CJ_X], channel = row * c->out_size[CJ_Y] * c->out_size[CJ_Z];
     const int64_t run = c->run_x * c->phases[CJ_X];
-    const int64_t step = joined_rows(p, c) ? c->run_rows * c->phases[CJ_Y] * row : run < row ? run | row : row;
+    const int64_t step = joined_rows(p, c) ? c->run_rows * c->phases[CJ_Y] * row
+                         : run < row       ? run | row | c->lead[CJ_X]
+                                           : row;
     const int64_t places = step | channel | WIDE, whole = p->dynamic ? 1 : places & -places; /* a power of two */
     return (in_bulk(p, c) ? 1.0 : 4.4) * (c->overlap > 0       ? 1.17
                                           : whole == WIDE      ? 1.0
@@ -476,6 +478,7 @@ bool cj_tensor_search(const cj_view *view, cj_tensor_visitor visit, void *state)
         c.out_size[d] = view->layer.out_size[d];
         c.phases[d] = view->axes[d].phases;
         c.active[d] = view->axes[d].active;
+        c.lead[d] = view->axes[d].lead;
     }
     bool found = false;
     for (c.fold = 0; c.fold <= 2; ++c.fold) {

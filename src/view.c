@@ -113,12 +113,27 @@ static void see_axis(const cj_axis *a, cj_problem *p, int d) {
     p->pad_begin[d] = -first;
 }
 
+/* Gives the axis the lead that leaves the fewest taps; of equals, the least. */
+static void choose_lead(cj_axis *axis, const cj_problem *joined, int d) {
+    cj_axis a = *axis;
+    cj_problem seen = *joined;
+    int64_t least = 0;
+    for (a.lead = 0; a.lead < (a.active == a.phases ? a.up : 1); ++a.lead, ++a.shift) { /* transposed: down is 1 */
+        see_axis(&a, &seen, d);
+        if (a.lead == 0 || seen.kernel[d] < least) {
+            least = seen.kernel[d];
+            *axis = a;
+        }
+    }
+}
+
 /* The view with phases for `fold` times the outputs along each axis. */
 static cj_view view_with(const cj_problem *joined, const int64_t fold[CJ_DIMS]) {
     cj_view v = {.layer = *joined};
     bool plain = true;
     for (int d = 0; d < CJ_DIMS; ++d) {
         v.axes[d] = axis_of(joined, d, fold[d]);
+        choose_lead(&v.axes[d], joined, d);
         see_axis(&v.axes[d], &v.layer, d);
         plain = plain && v.axes[d].phases == 1;
     }
@@ -169,5 +184,5 @@ cj_view cj_view_of(const cj_problem *problem) {
 }
 
 int64_t cj_view_positions(const cj_view *view, int axis, int64_t size) {
-    return cj_divide_up(size, view->axes[axis].phases);
+    return cj_divide_up(size + view->axes[axis].lead, view->axes[axis].phases);
 }

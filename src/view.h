@@ -1,11 +1,13 @@
 /* view.h - a layer as family `tensor` computes it: a convolution on a grid, whose channels are channels and phases.
  *
- * Along an axis a position q of the grid is `phases` neighbouring outputs. Phase r of it reads, with each tap t for
+ * Along an axis a position q of the grid is `phases` neighbouring outputs, of which phase r is output
+ * phases * q + r - lead: `lead` phases of the first position lie before the axis. Phase r reads, with each tap t for
  * which that is a whole number, input phases * down / up * q + (down * r + spacing * t - shift) / up A convolution has
  * up = 1, down = stride, shift = padding. A transposed one has up = stride, down = 1, its taps in reverse order and
- * shift = dilation * (kernel - 1) - padding. So a layer is a convolution on the grid, of stride phases * down / up: its
+ * shift = dilation * (kernel - 1) - padding + lead. So a layer is a convolution on the grid, of stride phases * down / up: its
  * output channels are pairs of a channel and a phase that taps reach, and a tap that only other phases have is 0. More
- * phases than `up` make many channels of few, for a few more products with zeros. */
+ * phases than `up` make many channels of few, for a few more products with zeros. The lead is what makes the taps fewest:
+ * with kernel 4, stride 2 and padding 1 two instead of three, for both phases read the same inputs then. */
 #ifndef CJ_VIEW_H
 #define CJ_VIEW_H
 
@@ -13,6 +15,7 @@
 
 typedef struct cj_axis {
     int64_t phases, active; /* active: those that taps reach */
+    int64_t lead;           /* less than phases; 0 where taps do not reach all of them */
     int64_t taps, spacing, shift, up, down;
 } cj_axis;
 

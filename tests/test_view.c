@@ -65,8 +65,8 @@ static void view_output(const cj_view *v, int64_t output, int64_t *input) {
         bool there = true;
         split(i, v->grid.kernel, u);
         for (int d = 0; d < CJ_DIMS; ++d) {
-            const int64_t position = o[d] / v->axes[d].phases;
-            t[d] = tap_of(v, d, u[d], o[d] % v->axes[d].phases);
+            const int64_t from_first = o[d] + v->axes[d].lead, position = from_first / v->axes[d].phases;
+            t[d] = tap_of(v, d, u[d], from_first % v->axes[d].phases);
             in[d] = position * v->grid.stride[d] + u[d] * v->grid.dilation[d] - v->grid.pad_begin[d];
             there = there && t[d] != NONE && in[d] >= 0 && in[d] < v->layer.in_size[d];
         }
@@ -108,7 +108,8 @@ static void expect_consistent(const cj_view *v, const char *line) {
         }
         cr_expect_eq(reached, a->active, "%s: axis %d: %lld phases reached, not %lld", line, d, (long long)reached,
                      (long long)a->active);
-        cr_expect_eq(v->grid.out_size[d], (v->layer.out_size[d] + a->phases - 1) / a->phases, "%s", line);
+        cr_expect(a->lead == 0 || (a->lead > 0 && a->lead < a->phases && a->active == a->phases), "%s", line);
+        cr_expect_eq(v->grid.out_size[d], (v->layer.out_size[d] + a->lead + a->phases - 1) / a->phases, "%s", line);
         phases *= a->phases;
     }
     cr_expect_leq(v->axes[CJ_X].active, CJ_ROWS, "%s", line);
@@ -144,7 +145,7 @@ static bool make_layer(uint64_t *state, cj_problem *p, char *line, size_t size) 
 
 Test(view, reads_what_the_layer_reads) {
     uint64_t state = 1;
-    int layers = 0, transposed = 0, phased = 0, joined = 0, folded = 0, skipping = 0;
+    int layers = 0, transposed = 0, phased = 0, joined = 0, folded = 0, skipping = 0, leading = 0;
     while (layers < 3000 / (int)testing_stride()) {
         cj_problem p;
         char line[CONVJIT_LAYER_LINE_MAX];
@@ -160,12 +161,14 @@ Test(view, reads_what_the_layer_reads) {
         phased += x->phases * y->phases * z->phases > 1;
         folded += x->phases > x->up || y->phases > y->up || z->phases > z->up;
         skipping += x->active < x->phases || y->active < y->phases || z->active < z->phases;
+        leading += x->lead + y->lead + z->lead > 0;
         joined += v.layer.in_size[CJ_X] != p.in_size[CJ_X];
     }
     const int least = layers / 20;
-    cr_expect(transposed > least && phased > least && folded > least && skipping > least && joined > least,
-              "%d transposed, %d with phases, %d folded, %d with phases that no tap reaches, %d joined", transposed,
-              phased, folded, skipping, joined);
+    cr_expect(transposed > least && phased > least && folded > least && skipping > least && joined > least &&
+                  leading > least / 2,
+              "%d transposed, %d with phases, %d folded, %d with phases that no tap reaches, %d joined, %d with a lead",
+              transposed, phased, folded, skipping, joined, leading);
 }
 
 static cj_view view_of(const char *line) {
@@ -194,6 +197,18 @@ Test(view, leaves_out_phases_that_no_tap_reaches) {
     cr_expect_eq(v.axes[CJ_Y].active, 1);
     cr_expect_eq(v.grid.kernel[CJ_Y], 3);
     cr_expect_eq(v.grid.out_size[CJ_X], 33);
+}
+
+/* A kernel of twice the stride has two taps an output: the grid has no more where phases begin before the axis. */
+Test(view, begins_where_phases_share_their_taps) {
+    const cj_view upsampling = view_of("convt2d c32 k64 in16x20 f4x4 s2 p1"),
+                  longer = view_of("convt1d c8 k16 in9 filter=16 s8 p4");
+    cr_expect_eq(upsampling.grid.kernel[CJ_Y] * upsampling.grid.kernel[CJ_X], 4);
+    cr_expect_eq(upsampling.axes[CJ_X].lead, 1);
+    cr_expect_eq(upsampling.grid.out_size[CJ_X], 21);
+    cr_expect_eq(longer.grid.kernel[CJ_X], 2);
+    cr_expect_eq(longer.axes[CJ_X].lead, 4);
+    cr_expect_eq(view_of("convt2d c32 k64 in16x20 f3x3 s2 p1").axes[CJ_X].lead, 0);
 }
 
 Test(view, makes_channels_of_rows_where_they_are_few) {

@@ -20,7 +20,10 @@ __device__ __forceinline__ void store_own(float *to, float value, float nothing,
 #pragma unroll
         for (int j = 0; j < SPAN_X; ++j) {
             const int x = own.begin_x + j;
-            const bool in_row = !ROWS_JOINED || CJ_OUT_X % CJ_PHASES_X == 0 || column * CJ_PHASES_X + x < CJ_OUT_X;
+            const int in_x = column * CJ_PHASES_X + x - CJ_LEAD_X; /* with rows joined */
+            const bool in_row =
+                !ROWS_JOINED || ((CJ_LEAD_X == 0 || in_x >= 0) &&
+                                 ((CJ_LEAD_X + CJ_OUT_X) % CJ_PHASES_X == 0 || in_x < CJ_OUT_X));
             if (y < own.end_y && x < own.end_x && in_row) {
                 to[y * OUT_WIDTH + x] = y == own.y && x == own.x ? value : nothing;
             }
@@ -37,7 +40,7 @@ __device__ __forceinline__ void write_phases(float *piece, const float (&total)[
         const int first = i / 2 * 8, column = first + lane % 4 * 2 + i % 2, outputs = outputs_of_eight(first);
         if (outputs == 8 || (outputs > 0 && is_output(column))) {
             const int y = rows_before(first, lane % 4 * 2 + i % 2), x = column - y * PITCH;
-            float *const to = piece + y * CJ_PHASES_Y * OUT_WIDTH + x * CJ_PHASES_X;
+            float *const to = piece + y * CJ_PHASES_Y * OUT_WIDTH + x * CJ_PHASES_X - (ROWS_JOINED ? CJ_LEAD_X : 0);
             store_own(to, total[i / 2 * 4 + half * 2 + i % 2], nothing, phases, x);
         }
     }
@@ -64,7 +67,7 @@ struct sent_piece {
     int row; /* of products */
     float *y;
     const float *z;
-    int count, low_z, high_z, low_y, high_y;
+    int count, skipped, low_z, high_z, low_y, high_y;
     bool first;
 };
 
@@ -79,6 +82,7 @@ __device__ __forceinline__ sent_piece make_sent_piece(const cj_forward_args &arg
     p.z = (const float *)args.z + t.n * args.z_batch_stride +
           offset_of(piece.first, size, t, row.channel, args.z_channel_stride);
     p.count = i < OUT_PIECES ? piece.count : 0;
+    p.skipped = piece.skipped;
     p.first = piece.first.x == 0;
     p.low_z = begin_of(phases_z, row.z) - phases_z[row.z];
     p.high_z = (int)min((long long)(phases_z[row.z + 1] - phases_z[row.z]), size.out_z - piece.first.z);
@@ -97,7 +101,7 @@ constexpr int SENT_PIECES = SENT_ROWS / OUT_ROWS * OUT_PIECES;
 __device__ __forceinline__ void send_pieces(const float *out, const sent_piece &own, const sizes &size, int lane) {
     const int count = own.high_z > 0 && own.high_y > 0 ? own.count : 0;
     if (IN_BULK) {
-        const piece_of_row p = make_piece(own.y, count, own.first);
+        const piece_of_row p = make_piece(own.y, count, own.first, count > 0 ? own.skipped : 0);
         const unsigned own_bits = bulk_piece_of(own.y, p).bits;
 #pragma unroll 1
         for (int i = 0; i < SENT_PIECES; ++i) {
@@ -116,9 +120,10 @@ __device__ __forceinline__ void send_pieces(const float *out, const sent_piece &
 #pragma unroll 1
     for (int i = 0; i < (IN_BULK ? 0 : SENT_PIECES); ++i) {
         const int of_piece = __shfl_sync(0xffffffff, count, lane_of(i));
+        const int skipped = CJ_LEAD_X + CJ_LEAD_Y > 0 ? __shfl_sync(0xffffffff, own.skipped, lane_of(i)) : 0;
         float *const y = (float *)__shfl_sync(0xffffffff, (unsigned long long)own.y, lane_of(i));
         const float *const z = (const float *)__shfl_sync(0xffffffff, (unsigned long long)own.z, lane_of(i));
-        for (int j = lane; j < of_piece; j += 32) {
+        for (int j = skipped + lane; j < of_piece; j += 32) {
             y[j] = cj_finish(out[i * OUT_PITCH + j], CJ_HAS_Z ? z[j] : 0.0F);
         }
     }
@@ -132,6 +137,7 @@ __device__ __forceinline__ void send_bias(const sent_piece &own, const cj_forwar
 #pragma unroll 1
     for (int i = 0; i < (NONE ? 0 : SENT_PIECES); ++i) {
         const int from = lane_of(i), count = __shfl_sync(0xffffffff, own.count, from);
+        const int skipped = CJ_LEAD_X + CJ_LEAD_Y > 0 ? __shfl_sync(0xffffffff, own.skipped, from) : 0;
         const int low_z = __shfl_sync(0xffffffff, own.low_z, from), high_z = __shfl_sync(0xffffffff, own.high_z, from);
         const int low_y = __shfl_sync(0xffffffff, own.low_y, from), high_y = __shfl_sync(0xffffffff, own.high_y, from);
         const float bias = __shfl_sync(0xffffffff, own_bias, from);
@@ -144,9 +150,9 @@ __device__ __forceinline__ void send_bias(const sent_piece &own, const cj_forwar
                     continue;
                 }
                 if (!CJ_HAS_Z) {
-                    store_equal(y + distance, cj_finish(bias, 0.0F), count, lane);
+                    store_equal(y + distance + skipped, cj_finish(bias, 0.0F), count - skipped, lane);
                 }
-                for (int j = lane; j < count && CJ_HAS_Z; j += 32) {
+                for (int j = skipped + lane; j < count && CJ_HAS_Z; j += 32) {
                     y[distance + j] = cj_finish(bias, z[distance + j]);
                 }
             }

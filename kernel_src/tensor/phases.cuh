@@ -76,5 +76,5 @@ struct output {
 };
 
 __device__ __forceinline__ bool is_there(const output &o, const sizes &size) {
-    return o.z < size.out_z && o.y < size.out_y && o.x < size.out_x;
+    return o.z >= 0 && o.z < size.out_z && o.y >= 0 && o.y < size.out_y && o.x >= 0 && o.x < size.out_x;
 }

@@ -25,7 +25,7 @@ constexpr int OUT_WIDTH = ROWS_JOINED ? CJ_OUT_X : 0; /* of a row in a piece */
 __device__ __forceinline__ int place_of(int column, const product_row &row) {
     const int y = STAGED_JOINED ? column / PITCH * CJ_PHASES_Y + phases_y[row.y] : 0;
     const int x = (STAGED_JOINED ? column % PITCH : column) * CJ_PHASES_X + phases_x[row.x];
-    return y * OUT_WIDTH + x;
+    return y * OUT_WIDTH + x - (STAGED_JOINED ? CJ_LEAD_X : 0);
 }
 
 /* Rows of the run that end before column first + i; the compiler knows `first`, and i is less than 8. For place_of without
@@ -42,17 +42,21 @@ __device__ __forceinline__ int rows_before(int first, int i) {
 struct phased_piece {
     int channel;
     output first;
-    int count; /* along y and z it may lie outside */
+    int count, skipped; /* outputs of it, of which the first ones are none; along y and z the others may lie outside too */
 };
 
 __device__ __forceinline__ phased_piece make_phased_piece(const product_row &row, const sizes &size, const tile &t, int run) {
     const long long z = t.z, y = t.y + run_y(run), x = t.x + run_x(run);
     phased_piece p;
     p.channel = row.channel;
-    p.first = {z * CJ_PHASES_Z + phases_z[row.z], y * CJ_PHASES_Y + (ROWS_JOINED ? 0 : phases_y[row.y]), x * CJ_PHASES_X};
+    p.first = {z * CJ_PHASES_Z + phases_z[row.z] - CJ_LEAD_Z,
+               y * CJ_PHASES_Y + (ROWS_JOINED ? 0 : phases_y[row.y]) - CJ_LEAD_Y,
+               ROWS_JOINED ? 0 : x * CJ_PHASES_X - CJ_LEAD_X};
+    const bool begun = p.first.z >= 0 && (ROWS_JOINED || p.first.y >= 0);
     const long long count = ROWS_JOINED ? min((long long)CJ_RUN_ROWS * CJ_PHASES_Y, size.out_y - p.first.y) * size.out_x
                                         : min((long long)RUN_X * CJ_PHASES_X, size.out_x - p.first.x);
-    p.count = row.exists && p.first.x < size.out_x ? (int)max(count, 0LL) : 0;
+    p.count = row.exists && begun && p.first.x < size.out_x ? (int)max(count, 0LL) : 0;
+    p.skipped = (int)(ROWS_JOINED ? max(-p.first.y, 0LL) * size.out_x : max(-p.first.x, 0LL));
     return p;
 }
 
@@ -72,14 +76,15 @@ __device__ __forceinline__ int to_sector(const float *y) {
     return (int)(-((unsigned long long)y / sizeof(float)) % 8);
 }
 
-/* Which of its outputs, `count` of them from y on, a run stores for a channel: from y + begin on `head` until 16 bytes begin,
- * `middle` that are whole ones, and the rest. Runs that overlap share their outputs out where sectors begin. */
+/* Which of its outputs, `count` of them from y on, a run stores for a channel: all but those skipped, from y + begin on `head`
+ * until 16 bytes begin, `middle` that are whole ones, and the rest. Runs that overlap share their outputs out where sectors
+ * begin. */
 struct piece_of_row {
     int begin, count, head, middle;
 };
 
-__device__ __forceinline__ piece_of_row make_piece(const float *y, int count, bool first) {
-    piece_of_row p = {0, count, 0, 0};
+__device__ __forceinline__ piece_of_row make_piece(const float *y, int count, bool first, int skipped) {
+    piece_of_row p = {skipped, count - skipped, 0, 0};
     if (CJ_OVERLAP > 0) {
         p.begin = first ? 0 : to_sector(y);
         p.count = min(count, RUN_STEP + to_sector(y + RUN_STEP)) - p.begin;
@@ -150,7 +155,7 @@ __device__ __forceinline__ void copy_rows(const float *out, float *y, const cj_f
         } else {
 #pragma unroll 1
             for (int row = 0; row < channels; ++row, y += args.y_channel_stride, out += OUT_PITCH) {
-                const bulk_piece piece = bulk_piece_of(y, make_piece(y, count, first));
+                const bulk_piece piece = bulk_piece_of(y, make_piece(y, count, first, 0));
                 if (piece.bytes() > 0) {
                     cj_bulk_store(y + piece.start(), out + piece.place(), piece.bytes());
                 }
@@ -180,7 +185,7 @@ __device__ __forceinline__ void store_in_bulk(const float *out, float *y, const 
                                               bool first, int lane) {
     const int own_row = lane / PIECE_LANES;
     float *const to = y + own_row * args.y_channel_stride;
-    const piece_of_row p = make_piece(to, count, first);
+    const piece_of_row p = make_piece(to, count, first, 0);
     copy_rows(out, y, args, own_row < channels ? bulk_piece_of(to, p) : bulk_piece(0), min(channels, SENT_ROWS), count, first,
               lane);
     cj_bulk_store_commit();
