@@ -24,7 +24,8 @@
  * and dilation are (slice_distance). The columns of a product are consecutive units: pixel i of a run is output row
  * i / PITCH and column i % PITCH; columns from RUN_X on are computed and thrown away.
  *
- * Numbers. A value v is multiplied by a power of two s, one for a stage's input and one for an output channel's weights,
+ * Numbers. A value v is multiplied by a power of two s, one for a stage's input (where each image is a position, one for an
+ * image, found before its first stage, for no result may depend on other images) and one for an output channel's weights,
  * so that the largest |v| * s lies in [2^14, 2^15), and split: hi = half(v * s), lo = half((v * s - hi) * LO), 22 bits and
  * a sign. PRODUCTS = 4 (math fp32): lo * lo, the two mixed ones, hi * hi, with LO = 2^11 and the sum divided by it in
  * between, so that all |v| * s >= 2^-13 keep their bits; without lo * lo one product alone can be 1.06 * 2^-21 off.
@@ -51,6 +52,7 @@
  * CJ_PRODUCTS               of halves for one of numbers: 4 (math fp32), 3 (fp32_block), 1 (tf32)        4
  * CJ_GUARD                  1 = small results of data of a wide span are computed anew                   1
  * CJ_FOLD                   taps that are lines of their own: 0 none, 1 along z and y, 2 along x too     0
+ * CJ_IMAGE_TAPS             0, or each image is a position along x, and an input channel so many lines       0
  * CJ_ROWS                   rows of products for a group: output channels, and phases                    64
  * CJ_PHASES_d               outputs of a position of the grid along an axis; then those that taps reach  1
  * CJ_LEAD_d                 phases of the first position that lie before the first output                 0
@@ -98,6 +100,18 @@ constexpr int PLANES = CJ_CHUNK_C / DEPTH;
 constexpr int OUT_ROWS = 8; /* of a product, that a warp stores at a time */
 
 #include "tensor/phases.cuh"
+
+/* Are images positions? Then lines are what an image consists of: neighbours in memory, but for strides of channels. */
+constexpr bool IMAGES = CJ_IMAGE_TAPS > 0;
+__device__ __forceinline__ long long distance_of(int line, const cj_forward_args &args) {
+    constexpr int TAPS_OF_CHANNEL = IMAGES ? CJ_IMAGE_TAPS : 1;
+    return line / TAPS_OF_CHANNEL * args.x_channel_stride + line % TAPS_OF_CHANNEL;
+}
+
+/* Elements from an image, or a position, to the next one along x. */
+__device__ __forceinline__ long long pixel(long long given) {
+    return IMAGES ? given : 1;
+}
 
 /* Lines: folded taps change fastest. Kernel taps that are left for loops and shifts. */
 constexpr int FOLD_Z = CJ_FOLD >= 1 ? CJ_KERNEL_Z : 1, FOLD_Y = CJ_FOLD >= 1 ? CJ_KERNEL_Y : 1;
@@ -149,7 +163,7 @@ typedef float items[CJ_JOB_ITEMS][DEPTH];
  * banks. */
 constexpr bool ROWS_JOINED = !CJ_DYNAMIC && RUN_X == (CJ_OUT_X + CJ_LEAD_X + CJ_PHASES_X - 1) / CJ_PHASES_X && CJ_OVERLAP == 0 &&
                              EIGHT % CJ_ACTIVE_Y == 0;
-constexpr bool IN_BULK = !CJ_HAS_Z && (CJ_RUN_ROWS == 1 || ROWS_JOINED);
+constexpr bool IN_BULK = !CJ_HAS_Z && !IMAGES && (CJ_RUN_ROWS == 1 || ROWS_JOINED);
 constexpr int OUT_COUNT = ROWS_JOINED ? CJ_RUN_ROWS * CJ_PHASES_Y * CJ_OUT_X : PHASED ? RUN_X * CJ_PHASES_X : CJ_COLUMNS;
 constexpr int OUT_PITCH = PHASED || IN_BULK ? (3 + OUT_COUNT + 7) / 16 * 16 + 8 : (CJ_COLUMNS + 31) / 32 * 32 + 8;
 constexpr int ROWS_OF_PIECE = CJ_ACTIVE_X * (ROWS_JOINED ? CJ_ACTIVE_Y : 1), OUT_PIECES = OUT_ROWS / ROWS_OF_PIECE;
@@ -161,7 +175,9 @@ constexpr int SCALE_OFFSET = OUT_OFFSET + 4 * CONSUMERS * 4 * CJ_OUT_BUFFERS * O
 constexpr int SPAN_OFFSET = SCALE_OFFSET + 8 * CJ_STAGES, LINES_OFFSET = SPAN_OFFSET + 8 * 2 * FILL_WARPS * CJ_FILL_GROUPS;
 constexpr int FOLDED_LINES = CJ_FOLD > 0 ? CHUNKS_C * CJ_CHUNK_C : 0, CHANNELS_OFFSET = LINES_OFFSET + 16 * FOLDED_LINES;
 constexpr bool CHANNELS_SHARED = CHANNELS <= 256;
-constexpr int BARRIER_OFFSET = CHANNELS_OFFSET + (CHANNELS_SHARED ? 16 * (int)CHANNELS : 0);
+constexpr int IMAGES_OFFSET = CHANNELS_OFFSET + (CHANNELS_SHARED ? 16 * (int)CHANNELS : 0);
+/* Tiles whose images' scales are kept: when those of a tile are found, the consumers are done with the fourth before it. */
+constexpr int SCALED_TILES = 4, BARRIER_OFFSET = IMAGES_OFFSET + (IMAGES ? 8 * SCALED_TILES * TILE_X : 0);
 constexpr int STORE_WARPS = !CJ_STORING ? 0 : RESIDENT ? 4 : 3; /* the fourth brings weights */
 constexpr int SENT_ROWS = OUT_ROWS * (STORE_WARPS > 0 && CJ_OUT_BUFFERS > 1 ? 2 : 1); /* of products, that leave at once */
 constexpr int SENDS = CJ_OUT_BUFFERS * OUT_ROWS / SENT_ROWS; /* of a warp: buffers for so many */
@@ -184,6 +200,7 @@ struct shared_memory {
     uint2 *span;        /* [FILL_GROUPS][2][FILL_WARPS]: largest |x| and smallest but 0 of each warp's items */
     folded_line *lines; /* [FOLDED_LINES] */
     float4 *channels;   /* [CHANNELS] if they are few: see the packed weights */
+    float2 *images;     /* [SCALED_TILES][TILE_X] if images are positions: what scale holds, of each */
     cj_barrier *full, *empty, *slot_full, *slot_empty, *filling, *start;
     cj_barrier *out_full, *out_empty; /* [CONSUMERS * 4][SENDS] if there are storing warps */
 };
@@ -193,6 +210,7 @@ __device__ __forceinline__ shared_memory make_shared(unsigned char *base) {
     s.buffers = (uint4 *)base, s.ring = (uint4 *)(base + RING_OFFSET);
     s.out = (float *)(base + OUT_OFFSET), s.scale = (float2 *)(base + SCALE_OFFSET), s.span = (uint2 *)(base + SPAN_OFFSET);
     s.lines = (folded_line *)(base + LINES_OFFSET), s.channels = (float4 *)(base + CHANNELS_OFFSET);
+    s.images = (float2 *)(base + IMAGES_OFFSET);
     s.full = (cj_barrier *)(base + BARRIER_OFFSET), s.empty = s.full + CJ_STAGES;
     s.slot_full = s.empty + CJ_STAGES, s.slot_empty = s.slot_full + CJ_SLOTS;
     s.filling = s.slot_empty + CJ_SLOTS, s.start = s.filling + CJ_FILL_GROUPS;
@@ -344,6 +362,10 @@ __device__ __forceinline__ void consume(const shared_memory &shared, const cj_fo
         const span seen = add_up(total, shared, buffer, slot, block, run, threadIdx.x % 32 == 0);
 #pragma unroll
         for (int i = 0; i < OWN_SETS; ++i) { /* nothing of this is worth registers while products run */
+            if (IMAGES) {
+                unscale(total[i], shared, args, index, (int)(tiles.count - left), block + i / CJ_OWN_RUNS,
+                        run + i % CJ_OWN_RUNS);
+            }
             store(total[i], seen, shared, args, cj_uniform(index), out, block + i / CJ_OWN_RUNS, run + i % CJ_OWN_RUNS,
                   cj_opaque((int)threadIdx.x));
         }

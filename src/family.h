@@ -37,6 +37,7 @@ typedef struct cj_depthwise_config {
 typedef struct cj_tensor_config {
     /* Of the view (view.h): rows of products for a group, positions and outputs (0 if dynamic), phases. */
     int64_t rows, grid[CJ_DIMS], out_size[CJ_DIMS], phases[CJ_DIMS], active[CJ_DIMS], lead[CJ_DIMS];
+    int64_t image_taps;    /* of the view, too: 0, or each image is a position */
     int32_t products;      /* of halves for one of numbers: 4, 3 or 1 */
     int32_t fold;          /* taps that are lines of their own: 0 none, 1 along z and y, 2 along x too */
     int32_t columns;       /* pixels of a product */

@@ -140,6 +140,7 @@ static void constants(const cj_problem *problem, const cj_plan *plan, cj_text *o
     const cj_tensor_tile t = cj_tensor_tile_of(p, c);
     cj_stamp_int(out, "CJ_MIN_BLOCKS", 1, "blocks a multiprocessor must hold");
     cj_stamp_int(out, "CJ_ROWS", c->rows, "of products for a group");
+    cj_stamp_int(out, "CJ_IMAGE_TAPS", c->image_taps, "0, or images are positions, and so many lines a channel");
     stamp_axes(&view, out);
     cj_stamp_int(out, "CJ_PRODUCTS", c->products, "of halves for one of numbers");
     cj_stamp_int(out, "CJ_GUARD", p->desc.math != CONVJIT_FP32_BLOCK, "small results of wide data are computed anew");
@@ -176,13 +177,28 @@ static void constants(const cj_problem *problem, const cj_plan *plan, cj_text *o
 
 /* ---- launch ---- */
 
+/* A batch becomes one image, whose positions along x are images. */
+static void make_images_positions(cj_forward_args *args) {
+    for (int d = 0; d < CJ_DIMS; ++d) {
+        args->in_size[d] = args->out_size[d] = d == CJ_X ? args->batch : 1;
+    }
+    args->x_pixel_stride = args->x_batch_stride;
+    args->y_pixel_stride = args->y_batch_stride;
+    args->z_pixel_stride = args->z_batch_stride;
+    args->batch = 1;
+}
+
 static void launch(const cj_problem *p, const cj_plan *plan, cj_forward_args *args, uint32_t *blocks) {
     const cj_tensor_config *const c = &plan->tensor;
+    if (c->image_taps > 0) {
+        make_images_positions(args);
+    }
     const cj_tensor_tile t = cj_tensor_outputs(c);
     args->tiles = args->batch * p->desc.groups * cj_divide_up(c->rows, t.k);
     for (int d = 0; d < CJ_DIMS; ++d) {
         const int64_t of_tile[CJ_DIMS] = {1, t.y, t.x};
-        const int64_t positions = p->dynamic ? cj_divide_up(args->out_size[d] + c->lead[d], c->phases[d]) : c->grid[d];
+        const int64_t positions =
+            p->dynamic || c->image_taps > 0 ? cj_divide_up(args->out_size[d] + c->lead[d], c->phases[d]) : c->grid[d];
         args->tiles *= cj_divide_up(positions, of_tile[d]);
     }
     *blocks = (uint32_t)cj_least(args->tiles, CJ_TENSOR_BLOCKS);

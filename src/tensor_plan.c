@@ -25,6 +25,7 @@ enum {
     MOST_SHARED_CHANNELS = 256,            /* what is known of them lies in shared memory */
     CHANNEL_BYTES = 16,                    /* of what is known of an output channel */
     LINE_BYTES = 16,                       /* of a folded line in the table of them */
+    IMAGE_BYTES = 4 * 8,                   /* of an image's scale, of four tiles, where images are positions */
     SPAN_BYTES = 2 * 8 * 2 * FILLERS / 32, /* of two groups of filling warps */
 };
 
@@ -97,7 +98,7 @@ static bool joined_rows(const cj_problem *p, const cj_tensor_config *c) {
            CJ_ROWS / c->active[CJ_X] % c->active[CJ_Y] == 0;
 }
 static bool in_bulk(const cj_problem *p, const cj_tensor_config *c) {
-    return p->desc.beta == 0.0F && (c->run_rows == 1 || joined_rows(p, c));
+    return p->desc.beta == 0.0F && c->image_taps == 0 && (c->run_rows == 1 || joined_rows(p, c));
 }
 static int64_t out_pitch(const cj_problem *p, const cj_tensor_config *c) {
     const int64_t rows = c->run_rows * c->phases[CJ_Y] * c->out_size[CJ_X], row = c->run_x * c->phases[CJ_X];
@@ -137,6 +138,7 @@ static void set_shared(const cj_problem *p, const cj_tensor_config *c, cj_tensor
         OUT_BYTES * buffers * out_pieces(p, c) * out_pitch(p, c) + 8 * stages + SPAN_BYTES +
         (c->fold ? LINE_BYTES * cj_round_up(lines_of(p, c), c->chunk_c) : 0) +
         (channels <= MOST_SHARED_CHANNELS ? CHANNEL_BYTES * channels : 0) +
+        (c->image_taps > 0 ? (int64_t)IMAGE_BYTES * t->x : 0) +
         8 * (2 * stages + 2 * slots + 3 + (c->storing ? cj_divide_up(buffers, 2) * 2 * CONSUMERS * 4 : 0));
 }
 
@@ -213,17 +215,26 @@ static double store_penalty(const cj_problem *p, const cj_tensor_config *c) {
                          : run < row       ? run | row | c->lead[CJ_X]
                                            : row;
     const int64_t places = step | channel | WIDE, whole = p->dynamic ? 1 : places & -places; /* a power of two */
-    return (in_bulk(p, c) ? 1.0 : 4.4) * (c->overlap > 0       ? 1.17
-                                          : whole == WIDE      ? 1.0
-                                          : whole >= HALF_LINE ? 1.17
-                                          : whole == SECTOR    ? 1.32
-                                          : whole == 4         ? 1.46
-                                                               : 1.6);
+    return (in_bulk(p, c)       ? 1.0
+            : c->image_taps > 0 ? 2.0
+                                : 4.4) *
+           (c->overlap > 0       ? 1.17
+            : whole == WIDE      ? 1.0
+            : whole >= HALF_LINE ? 1.17
+            : whole == SECTOR    ? 1.32
+            : whole == 4         ? 1.46
+                                 : 1.6);
 }
 
 /* Is input brought to the L2 ahead? See kernel_src/tensor/fill.cuh. */
 static bool prefetched(const cj_problem *p, const cj_tensor_config *c) {
     return c->storing && c->fold == 0 && p->kernel[CJ_Z] * p->kernel[CJ_Y] == 1;
+}
+
+/* Of a filling warp, to find the scales of its images where these are positions: they wait for the memory, not fitted.
+ */
+static double scales_cost(const cj_problem *p, const cj_tensor_config *c, const cj_tensor_tile *t) {
+    return c->image_taps == 0 ? 0.0 : (double)t->x / 4.0 * (900.0 + (double)lines_of(p, c) / 4.0);
 }
 
 /* Of a tile. Each instruction, whoever issues it, takes the tensor cores a cycle; beside them a consumer, the filling
@@ -251,7 +262,8 @@ static double tile_cost(const cj_problem *p, const cj_tensor_config *c, const cj
         (double)slots * (slot_cost(c) + sum_cost(c, cj_tensor_compensation(c, t))) + (double)own_sets(c) * staging;
     const double fill = (double)t->chunks * fill_cost(c, t);
     const double parts[] = {2.0 * consumer + fill, consumer + store * waited_for,
-                            fill * fill_rate + (double)t->chunks * latency, store + first / 19.0 + weights / 92.0};
+                            fill * fill_rate + (double)t->chunks * latency + scales_cost(p, c, t),
+                            store + first / 19.0 + weights / 92.0};
     double sum = 0.0;
     for (int i = 0; i < 4; ++i) {
         sum += parts[i] * parts[i] * parts[i];
@@ -260,12 +272,14 @@ static double tile_cost(const cj_problem *p, const cj_tensor_config *c, const cj
 }
 
 double cj_tensor_cost(const cj_problem *p, const cj_tensor_config *c, const cj_tensor_tile *t, int64_t batch) {
+    const double known = cj_known_batch(batch);
+    const int64_t open_y = c->image_taps > 0 ? 1 : 128, open_x = c->image_taps > 0 ? (int64_t)fmin(known, 0x1p40) : 128;
     const int64_t out[CJ_DIMS] = {p->dynamic ? 1 : cj_most(1, p->out_size[CJ_Z]),
-                                  p->dynamic ? 128 : cj_most(1, p->out_size[CJ_Y]),
-                                  p->dynamic ? 128 : cj_most(1, p->out_size[CJ_X])};
-    const double tiles = cj_known_batch(batch) * (double)p->desc.groups * (double)cj_divide_up(p->group_out, t->k) *
-                         (double)out[CJ_Z] * (double)cj_divide_up(out[CJ_Y], t->y) *
-                         (double)cj_divide_up(out[CJ_X], t->x);
+                                  p->dynamic ? open_y : cj_most(1, p->out_size[CJ_Y]),
+                                  p->dynamic ? open_x : cj_most(1, p->out_size[CJ_X])};
+    const double tiles = (c->image_taps > 0 ? 1.0 : known) * (double)p->desc.groups *
+                         (double)cj_divide_up(p->group_out, t->k) * (double)out[CJ_Z] *
+                         (double)cj_divide_up(out[CJ_Y], t->y) * (double)cj_divide_up(out[CJ_X], t->x);
     const double turns = tiles / CJ_TENSOR_BLOCKS;
     /* The last turn is seldom full; of a batch that is not known, most are larger. */
     const double waves = batch > 0 ? ceil(turns) : turns + 0.35 * fmin(turns, 1.0);
@@ -381,11 +395,12 @@ static bool choose_slots(const cj_problem *p, cj_tensor_config *c, cj_tensor_til
     return false;
 }
 
-/* Completes the configuration and shows it: with two groups of filling warps, with one, and with one and warps that
- * store outputs, for which phases take too many instructions. */
+/* Completes the configuration and shows it: with two groups of filling warps (but not where they find the scales of
+ * images together), with one, and with one and warps that store outputs, if bulk copies do (lanes need too many
+ * registers, and phases too many instructions). */
 static bool consider(const cj_problem *p, cj_tensor_config c, cj_tensor_visitor visit, void *state) {
     bool found = false;
-    for (int32_t roles = 0; roles < (phased(&c) ? 2 : 3); ++roles) {
+    for (int32_t roles = c.image_taps > 0; roles < (in_bulk(p, &c) && !phased(&c) ? 3 : 2); ++roles) {
         c.fill_groups = roles == 0 ? 2 : 1;
         c.storing = roles == 2;
         c.slot_products = c.lanes = c.job_items = 1;
@@ -416,7 +431,7 @@ static bool consider(const cj_problem *p, cj_tensor_config c, cj_tensor_visitor 
 static bool consider_rows(const cj_problem *p, cj_tensor_config c, int32_t most_columns, cj_tensor_visitor visit,
                           void *state) {
     const int64_t pitch = c.run_x + reach(p, &c) / p->stride[CJ_X];
-    const int64_t rows = p->dynamic ? most_columns : cj_most(1, p->out_size[CJ_Y]);
+    const int64_t rows = c.image_taps > 0 ? 1 : p->dynamic ? most_columns : cj_most(1, p->out_size[CJ_Y]);
     const bool single = c.runs_x > 1 || c.overlap > 0 || (phased(&c) && !joined_rows(p, &c));
     int32_t most = single ? 1 : (int32_t)cj_least((most_columns - c.run_x) / pitch + 1, rows);
     bool found = false;
@@ -437,7 +452,8 @@ static bool consider_rows(const cj_problem *p, cj_tensor_config c, int32_t most_
 static bool consider_widths(const cj_problem *p, cj_tensor_config c, int32_t most_columns, cj_tensor_visitor visit,
                             void *state) {
     enum { MOST_SPLITS = 8 };
-    const int64_t width = p->dynamic ? 128 : cj_most(1, p->out_size[CJ_X]);
+    const int64_t images = p->desc.batch_hint > 0 ? p->desc.batch_hint : 128;
+    const int64_t width = c.image_taps > 0 ? images : p->dynamic ? 128 : cj_most(1, p->out_size[CJ_X]);
     const bool aligned = c.out_size[CJ_X] % SECTOR == 0;
     bool found = false;
     for (c.overlap = 0; c.overlap < SECTOR; c.overlap += SECTOR - 1) {
@@ -450,7 +466,7 @@ static bool consider_widths(const cj_problem *p, cj_tensor_config c, int32_t mos
             }
             const int64_t step = cj_divide_up(width, split);
             c.run_x = (int32_t)(aligned && split > 1 ? cj_round_up(step, SECTOR) : step + c.overlap);
-            for (c.runs_x = 1; c.runs_x <= runs_of(&c); c.runs_x *= 2) {
+            for (c.runs_x = c.image_taps > 0 ? runs_of(&c) : 1; c.runs_x <= runs_of(&c); c.runs_x *= 2) {
                 found |= consider_rows(p, c, most_columns, visit, state);
             }
         }
@@ -467,6 +483,7 @@ bool cj_tensor_search(const cj_view *view, cj_tensor_visitor visit, void *state)
     const bool fits[] = {true, few && taps_zy > 1 && taps_zy <= MOST_FOLD,
                          few && p->kernel[CJ_X] > 1 && taps <= MOST_FOLD};
     cj_tensor_config c = {.rows = p->group_out,
+                          .image_taps = view->image_taps,
                           .products = p->desc.math == CONVJIT_TF32         ? 1
                                       : p->desc.math == CONVJIT_FP32_BLOCK ? 3
                                                                            : 4,

@@ -47,6 +47,27 @@ static void join_axes(cj_problem *p) {
     }
 }
 
+/* ---- images ---- */
+
+/* Does the layer multiply whole images by its weights, in the order in which both lie in memory? */
+static bool takes_whole_images(const cj_problem *p) {
+    bool whole = !p->transposed && !p->dynamic && p->desc.weight_layout == CONVJIT_CHANNELS_FIRST;
+    for (int d = 0; d < CJ_DIMS; ++d) {
+        whole = whole && p->out_size[d] == 1 && p->kernel[d] == p->in_size[d] && p->pad_begin[d] == 0 &&
+                (p->dilation[d] == 1 || p->kernel[d] == 1);
+    }
+    return whole;
+}
+
+static void make_images_positions(cj_problem *p) {
+    for (int d = 0; d < CJ_DIMS; ++d) {
+        p->group_in *= p->kernel[d];
+        p->kernel[d] = p->stride[d] = p->dilation[d] = 1;
+        p->in_size[d] = p->out_size[d] = 0;
+    }
+    p->dynamic = true;
+}
+
 /* ---- phases ---- */
 
 bool cj_axis_reaches(const cj_axis *a, int64_t phase) {
@@ -159,8 +180,15 @@ static double work_of(const cj_view *v) {
 
 cj_view cj_view_of(const cj_problem *problem) {
     cj_problem p = *problem;
-    join_axes(&p);
     int64_t fold[CJ_DIMS] = {1, 1, 1};
+    if (takes_whole_images(&p)) {
+        const int64_t taps = p.kernel[CJ_Z] * p.kernel[CJ_Y] * p.kernel[CJ_X];
+        make_images_positions(&p);
+        cj_view images = view_with(&p, fold);
+        images.image_taps = taps;
+        return images;
+    }
+    join_axes(&p);
     cj_view best = view_with(&p, fold);
     const int64_t rows = best.grid.group_out; /* channels along x last: their outputs interleave */
     const double enough = 0.9 * work_of(&best);

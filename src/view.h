@@ -4,10 +4,11 @@
  * phases * q + r - lead: `lead` phases of the first position lie before the axis. Phase r reads, with each tap t for
  * which that is a whole number, input phases * down / up * q + (down * r + spacing * t - shift) / up A convolution has
  * up = 1, down = stride, shift = padding. A transposed one has up = stride, down = 1, its taps in reverse order and
- * shift = dilation * (kernel - 1) - padding + lead. So a layer is a convolution on the grid, of stride phases * down / up: its
- * output channels are pairs of a channel and a phase that taps reach, and a tap that only other phases have is 0. More
- * phases than `up` make many channels of few, for a few more products with zeros. The lead is what makes the taps fewest:
- * with kernel 4, stride 2 and padding 1 two instead of three, for both phases read the same inputs then. */
+ * shift = dilation * (kernel - 1) - padding + lead. So a layer is a convolution on the grid, of stride phases * down /
+ * up: its output channels are pairs of a channel and a phase that taps reach, and a tap that only other phases have is
+ * 0. More phases than `up` make many channels of few, for a few more products with zeros. The lead is what makes the
+ * taps fewest: with kernel 4, stride 2 and padding 1 two instead of three, for both phases read the same inputs then.
+ */
 #ifndef CJ_VIEW_H
 #define CJ_VIEW_H
 
@@ -28,6 +29,9 @@ typedef struct cj_view {
                          those of the grid's convolution */
     cj_problem grid;  /* the same with the grid as out_size, and group_out rows of products */
     cj_axis axes[CJ_DIMS];
+    /* Of a layer whose kernel is its whole input, each image is a position along x: the sizes of layer and grid are
+     * open, and an input channel and tap is an input channel, of which `taps` are neighbours in memory. Else 0. */
+    int64_t image_taps;
 } cj_view;
 
 /* NULL, or why there is no view: what is not refused has no number above 2^30. */

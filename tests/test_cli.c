@@ -144,7 +144,7 @@ Test(cli, run_for_a_gpu_that_is_not_here_exits_with_2) {
 
 /* Needs no compiler and no GPU, for whatever target; leaves the cache alone. */
 Test(cli, why_explains_layers_for_any_target_and_runs_none) {
-    static const char *const parts[] = {"a: conv2d n2 c4 k8 in9x9 f3x3 s1 p0 f32 nchw fp32\non sm_90a; ",
+    static const char *const parts[] = {"a: conv2d n2 c4 k8 in9x9 f3x3 s1 p0 f16 nchw fp32\non sm_90a; ",
                                         "\ntensor: ",
                                         "\ndirect: chosen, ",
                                         " ms for a batch of 2\n  * ",
@@ -153,7 +153,7 @@ Test(cli, why_explains_layers_for_any_target_and_runs_none) {
     setenv("CONVJIT_CXX", "/no/such/file", 1);
     unsetenv("CONVJIT_FAMILY");
     char *text =
-        expect_exit(0, "convjit run --why --target sm_90a 'a: conv2d n2 c4 k8 in9x9 f3x3' 'conv1d c1 k1 f3' && "
+        expect_exit(0, "convjit run --why --target sm_90a 'a: conv2d n2 c4 k8 in9x9 f3x3 f16' 'conv1d c1 k1 f3' && "
                        "test ! -e $FOLDER/cache");
     expect_in_order(text, parts, sizeof parts / sizeof parts[0]);
     free(text);

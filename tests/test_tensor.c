@@ -118,13 +118,18 @@ static const entry entries[] = {
     {.line = "conv3d n2 c3 k20 in9x8x5 f3x3x1 p1x1x0", .special = GRID_NAN_IN_X},
     {.line = "conv3d n1 c20 k24 in4x5x6 f2x1x1 s2x1x1 beta=1", .special = GRID_INF_IN_X},
     {.line = "convt3d n1 c10 k18 in4x5x6 f3x3x1 p1x0x0", .distribution = REFERENCE_UNIFORM},
+    /* images that are positions: a few, many tiles of them for a block, with channels that are apart, and a residual */
+    {.line = "conv2d n4500 c2 k16 in2x2 f2x2", .distribution = REFERENCE_WIDE},
+    {.line = "conv2d n140 c36 k33 in1x1 hint=140 f1x1 silu", .special = GRID_NAN_IN_X, .slices = true},
+    {.line = "conv1d n70 c12 k140 g2 in8 hint=4096 f8 beta=1", .special = GRID_INF_IN_W, .shifts = true},
+    {.line = "conv2d n33 c5 k20 in3x3 hint=33 f3x3 relu", .special = GRID_HUGE_IN_X},
     /* tiles of a single image, as small as they get */
     {.line = "conv2d n2 c24 k70 in14x14 hint=1 f3x3 p1", .special = GRID_NAN_IN_X},
     {.line = "conv2d n1 c40 k140 in7x7 hint=1 f1x1 beta=1", .distribution = REFERENCE_WIDE},
     {.line = "convt2d n1 c16 k20 in6x9 hint=1 f4x4 s2 p1 relu", .special = GRID_INF_IN_W},
     /* warps that store outputs, as many images need them */
     {.line = "conv1d n1 c48 k66 in150 hint=4096 f3", .special = GRID_NAN_IN_X, .slices = true, .shifts = true},
-    {.line = "conv2d n1 c32 k64 in12x80 hint=4096 f3x3 p1 beta=1", .special = GRID_INF_IN_W, .slices = true},
+    {.line = "conv2d n1 c32 k128 in9x30 hint=4096 f7x7", .special = GRID_INF_IN_W, .slices = true},
     {.line = "conv2d n1 c16 k128 in4x210 hint=4096 f3x3", .distribution = REFERENCE_UNIFORM},
     {.line = "conv2d n1 c24 k140 in3x75 hint=4096 f3x3 relu", .distribution = REFERENCE_WIDE, .shifts = true},
     /* many channels, of which a consumer has several blocks in math tf32 */
@@ -367,11 +372,11 @@ Test(tensor, has_layers_for_every_way_to_compute_one) {
                                             "... with input brought ahead",
                                             "... with two runs a consumer",
                                             "... with a buffer a warp",
-                                            "... with rows that bulk copies do not take",
                                             "one filling group, phases that no tap reaches",
                                             "two blocks a consumer",
                                             "... and storing warps",
-                                            "four blocks a consumer"};
+                                            "four blocks a consumer",
+                                            "images as positions"};
     cj_target target;
     bool met[WAYS] = {false};
     cr_assert_eq(cj_target_parse("cpu", &target), CONVJIT_SUCCESS);
@@ -404,11 +409,11 @@ Test(tensor, has_layers_for_every_way_to_compute_one) {
                                  c->storing && c->fold == 0 && problem.kernel[CJ_Y] == 1,
                                  c->storing && c->own_runs == 2,
                                  c->storing && c->out_buffers == 1,
-                                 c->storing && (problem.desc.beta != 0.0F || problem.dynamic),
                                  c->fill_groups == 1 && c->active[CJ_Z] < c->phases[CJ_Z],
                                  c->own_blocks == 2,
                                  c->own_blocks == 2 && c->storing,
-                                 c->own_blocks == 4};
+                                 c->own_blocks == 4,
+                                 c->image_taps > 0};
         for (int way = 0; way < WAYS; ++way) {
             met[way] = met[way] || ways[way];
         }

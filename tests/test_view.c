@@ -140,7 +140,8 @@ static bool make_layer(uint64_t *state, cj_problem *p, char *line, size_t size) 
             desc.operation == CONVJIT_TRANSPOSED && desc.stride[d] > 1 ? pick(state, 0, desc.stride[d] - 1) : 0;
     }
     convjit_layer_line_format(&desc, 1, line, size);
-    return cj_problem_make(&desc, p) == CONVJIT_SUCCESS && volume(p->out_size) > 0 && cj_view_refuses(p) == NULL;
+    return cj_problem_make(&desc, p) == CONVJIT_SUCCESS && volume(p->out_size) > 0 && cj_view_refuses(p) == NULL &&
+           cj_view_of(p).image_taps == 0;
 }
 
 Test(view, reads_what_the_layer_reads) {
@@ -209,6 +210,18 @@ Test(view, begins_where_phases_share_their_taps) {
     cr_expect_eq(longer.grid.kernel[CJ_X], 2);
     cr_expect_eq(longer.axes[CJ_X].lead, 4);
     cr_expect_eq(view_of("convt2d c32 k64 in16x20 f3x3 s2 p1").axes[CJ_X].lead, 0);
+}
+
+/* Weights of an output channel, and the images, lie in memory as the lines of a convolution of one tap. */
+Test(view, makes_positions_of_whole_images) {
+    const cj_view v = view_of("conv3d c6 k40 g2 in2x5x6 f2x5x6 s2x5x6");
+    cr_expect_eq(v.image_taps, 60);
+    cr_expect_eq(v.grid.group_in, 180);
+    cr_expect_eq(v.grid.kernel[CJ_X], 1);
+    cr_expect_eq(view_of("conv2d c32 k64 in1x1 f1x1").image_taps, 1);
+    cr_expect_eq(view_of("conv2d c6 k40 in5x6 f5x6 p0x0:0x1").image_taps, 0);
+    cr_expect_eq(view_of("conv2d c6 k40 in5x6 f5x6 krsc").image_taps, 0);
+    cr_expect_eq(view_of("convt2d c6 k40 in1x1 f1x1").image_taps, 0);
 }
 
 Test(view, makes_channels_of_rows_where_they_are_few) {

@@ -93,6 +93,10 @@ inline float cj_load_if(const float *from, bool exists) {
     return exists ? *from : 0.0F;
 }
 
+inline float4 cj_load4_if(const float *from, bool exists) {
+    return exists ? make_float4(from[0], from[1], from[2], from[3]) : make_float4(0.0F, 0.0F, 0.0F, 0.0F);
+}
+
 /* Nothing, if that can be read. */
 inline void cj_prefetch(const void *from) {
     (void)*(const volatile char *)from;

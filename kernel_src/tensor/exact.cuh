@@ -5,8 +5,8 @@ __device__ __forceinline__ float exact_output(const cj_forward_args &args, const
                                               const product_row &row, const float *w, long long o_y, long long o_x) {
     double sum = 0.0;
     for (int c = 0; c < CJ_GROUP_IN; ++c) {
-        const float *x =
-            (const float *)args.x + t.n * args.x_batch_stride + (t.group * CJ_GROUP_IN + c) * args.x_channel_stride;
+        const float *x = (const float *)args.x + t.n * args.x_batch_stride + t.group * distance_of(CJ_GROUP_IN, args) +
+                         distance_of(c, args);
         for (int tap = 0; tap < TAPS; ++tap) {
             const int kx = tap % CJ_KERNEL_X, ky = tap / CJ_KERNEL_X % CJ_KERNEL_Y, kz = tap / (CJ_KERNEL_X * CJ_KERNEL_Y);
             const long long z = t.z * CJ_STRIDE_Z - CJ_PAD_Z + kz * CJ_DILATION_Z;
@@ -14,7 +14,8 @@ __device__ __forceinline__ float exact_output(const cj_forward_args &args, const
             const long long x_ = o_x * CJ_STRIDE_X - CJ_PAD_X + kx * CJ_DILATION_X;
             if (z >= 0 && z < size.in_z && y >= 0 && y < size.in_y && x_ >= 0 && x_ < size.in_x &&
                 place_in_filter(row, tap) >= 0) {
-                sum += (double)w[(long long)c * TAPS + tap] * (double)x[(z * size.in_y + y) * size.in_x + x_];
+                sum += (double)w[(long long)c * TAPS + tap] *
+                       (double)x[((z * size.in_y + y) * size.in_x + x_) * pixel(args.x_pixel_stride)];
             }
         }
     }

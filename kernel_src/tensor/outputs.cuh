@@ -88,9 +88,32 @@ __device__ __forceinline__ bool stage_outputs(float *piece, const product_row &r
     return !(strange - strange == 0.0F);
 }
 
+/* The first row of products of a consumer warp in a block. */
+__device__ __forceinline__ int first_row(const tile &t, int block, int warp) {
+    return ((int)t.k_tile * TILE_BLOCKS + block) * M + warp % 4 * 16;
+}
+
 /* Can the unit of a total be part of the factor of its outputs, and the threshold be divided by it, without a loss of bits? */
 __device__ __forceinline__ bool is_mild(float unit, float scale_a, float scale_b) {
     return unit >= 0x1p-50F && unit <= 0x1p50F && fminf(scale_a, scale_b) >= 0x1p-60F && fmaxf(scale_a, scale_b) <= 0x1p60F;
+}
+
+/* The sums of images: by the scale of each; NaN, to be computed anew, where the bits that it lost might matter. */
+__device__ __forceinline__ void unscale(float (&total)[OWN], const shared_memory &shared, const cj_forward_args &args,
+                                        position index, int tile_number, int block, int run) {
+    const tile t = make_tile(index, get_sizes(args));
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const float4 *const channel_0 = (CHANNELS_SHARED ? shared.channels : channels_of(args)) + t.group * K_BLOCKS * M +
+                                    first_row(t, block, warp) + lane / 4;
+    const float4 channel_of_half[2] = {channel_0[0], channel_0[OUT_ROWS]};
+    const float2 *const images = scales_of(shared, tile_number) + run_x(run);
+#pragma unroll
+    for (int i = 0; i < OWN; ++i) {
+        const float2 scale = images[min(i / 4 * 8 + lane % 4 * 2 + i % 2, RUN_X - 1)];
+        const float threshold = threshold_of({scale.x, scale.y, 1.0F}, channel_of_half[i % 4 / 2]);
+        total[i] *= scale.x;
+        total[i] = fabsf(total[i]) < threshold ? __uint_as_float(0x7fffffff) : total[i];
+    }
 }
 
 /* Where a run's outputs are in memory if they have no phases. */
@@ -104,12 +127,26 @@ __device__ __forceinline__ run_place make_run_place(const cj_forward_args &args,
     const position o_y = t.y + run_y(run), o_x = t.x + run_x(run);
     const out_offset o = ((out_offset)t.z * (out_offset)size.out_y + o_y) * (out_offset)size.out_x + o_x;
     run_place p;
-    p.y = t.n * args.y_batch_stride + t.group * CJ_GROUP_OUT * args.y_channel_stride + o;
-    p.z = t.n * args.z_batch_stride + t.group * CJ_GROUP_OUT * args.z_channel_stride + o;
+    p.y = t.n * args.y_batch_stride + t.group * CJ_GROUP_OUT * args.y_channel_stride + o * pixel(args.y_pixel_stride);
+    p.z = t.n * args.z_batch_stride + t.group * CJ_GROUP_OUT * args.z_channel_stride + o * pixel(args.z_pixel_stride);
     p.rows = (int)(size.out_y - o_y < CJ_RUN_ROWS ? size.out_y - o_y : CJ_RUN_ROWS);
     p.columns = (int)(size.out_x - o_x < RUN_X ? size.out_x - o_x : RUN_X);
     p.first = o_x == 0;
     return p;
+}
+
+/* Several channels' outputs of a run of images: an image's channels are neighbours. */
+__device__ __forceinline__ void store_images(const float *out, float *y, const float *z, const cj_forward_args &args,
+                                             int channels, int images, int lane) {
+#pragma unroll 1
+    for (int i = lane; i < SENT_ROWS * images; i += 32) {
+        const int k = i % SENT_ROWS, image = i / SENT_ROWS;
+        if (k < channels) {
+            y[image * args.y_pixel_stride + k * args.y_channel_stride] =
+                cj_finish(out[k * OUT_PITCH + image],
+                          CJ_HAS_Z ? z[image * args.z_pixel_stride + k * args.z_channel_stride] : 0.0F);
+        }
+    }
 }
 
 /* A warp's SENT_ROWS rows of products, from first_k on, from shared memory to there. */
@@ -123,8 +160,11 @@ __device__ __forceinline__ void send_rows(const float *out, const cj_forward_arg
         const int count = ROWS_JOINED && p.columns > 0 ? p.rows * RUN_X : p.columns;
         store_in_bulk(out, y, args, p.rows > 0 ? channels : 0, count, p.first, lane);
     }
+    if (IMAGES) {
+        store_images(out, y, z, args, channels, p.rows > 0 ? p.columns : 0, lane);
+    }
 #pragma unroll
-    for (int k = 0; k < (IN_BULK ? 0 : SENT_ROWS); ++k, y += args.y_channel_stride, z += args.z_channel_stride) {
+    for (int k = 0; k < (IN_BULK || IMAGES ? 0 : SENT_ROWS); ++k, y += args.y_channel_stride, z += args.z_channel_stride) {
         if (k < channels) {
             store_pieces(out + k * OUT_PITCH, y, z, size, p.rows, p.columns, lane);
         }
@@ -138,11 +178,6 @@ __device__ __forceinline__ int send_index(int warp, const send_turn &turn) {
 }
 __device__ __forceinline__ float *send_buffer(const shared_memory &shared, int index) {
     return shared.out + index * (SENT_ROWS / OUT_ROWS) * OUT_BUFFER;
-}
-
-/* The first row of products of a consumer warp in a block. */
-__device__ __forceinline__ int first_row(const tile &t, int block, int warp) {
-    return ((int)t.k_tile * TILE_BLOCKS + block) * M + warp % 4 * 16;
 }
 
 /* The outputs of one run and block, finished, to shared memory: each warp its 16 rows of products, SENT_ROWS at a time. From there the
@@ -209,7 +244,7 @@ __device__ __forceinline__ void store(float (&total)[OWN], const span &seen, con
 /* What a storing warp does: it sends every STORE_WARPS-th consumer warp's outputs. A buffer is given back when the next part's
  * place is known: by then its copies have read it. */
 __device__ __forceinline__ void send_all(const shared_memory &shared, const cj_forward_args &args, int own, int lane) {
-    static_assert(!(PHASED && CJ_STORING), "plan and kernel disagree");
+    static_assert(!CJ_STORING || (IN_BULK && !PHASED), "plan and kernel disagree");
     constexpr int PARTS_OF_SET = 16 / SENT_ROWS, OWN_PARTS = OWN_SETS * PARTS_OF_SET;
     constexpr int WARPS = STORE_WARPS > 0 ? STORE_WARPS : 1;
     const sizes size = get_sizes(args);
