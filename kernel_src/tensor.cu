@@ -11,10 +11,13 @@
  * Output channels are rows of products, and outputs are positions of a grid, one each. But in a transposed layer, or one of
  * few output channels, a position has several outputs, its phases, and a row is a channel's phase: tensor/phases.cuh.
  *
- * Roles. 512 threads: two consumer warpgroups, each with runs of COLUMNS pixels or blocks of 64 channels of its own; one group of four
- * filling warps, or two by turns, that bring the input under the tile, halo included and padding as zeros, to STAGES
- * buffers; and, beside one group, a thread that brings the weights to a ring of SLOTS slots. Barriers hand buffers and
- * slots over and back. The second consumer begins LAG slots late, so that one stores its outputs while the other multiplies.
+ * Where the kernel is the whole input, positions are images (IMAGES).
+ *
+ * Roles. 512 threads: two consumer warpgroups, each with runs of COLUMNS pixels or blocks of 64 channels of its own; one
+ * group of four filling warps, or two by turns, that bring the input under the tile, halo included and padding as zeros, to
+ * STAGES buffers; and, beside one group, a thread that brings the weights to a ring of SLOTS slots. Barriers hand buffers
+ * and slots over and back. The second consumer begins LAG slots late, so that one stores its outputs while the other
+ * multiplies.
  * If STORING, consumers only bring outputs to shared memory; warps beside that thread, and its own where weights stay, send
  * them on: the copies of a tile wait longer for the memory than they take to issue.
  *
@@ -52,10 +55,10 @@
  * CJ_PRODUCTS               of halves for one of numbers: 4 (math fp32), 3 (fp32_block), 1 (tf32)        4
  * CJ_GUARD                  1 = small results of data of a wide span are computed anew                   1
  * CJ_FOLD                   taps that are lines of their own: 0 none, 1 along z and y, 2 along x too     0
- * CJ_IMAGE_TAPS             0, or each image is a position along x, and an input channel so many lines       0
+ * CJ_IMAGE_TAPS             0, or each image is a position along x, and an input channel so many lines   0
  * CJ_ROWS                   rows of products for a group: output channels, and phases                    64
  * CJ_PHASES_d               outputs of a position of the grid along an axis; then those that taps reach  1
- * CJ_LEAD_d                 phases of the first position that lie before the first output                 0
+ * CJ_LEAD_d                 phases of the first position that lie before the first output                0
  * CJ_ACTIVE_d, _PHASE_LIST_d   ... how many these are, and which, and the number of all behind them      1, (0, 1)
  * CJ_TAPS_d, CJ_SPACING_d, CJ_SHIFT_d, CJ_UP_d, CJ_DOWN_d   see src/view.h; CJ_KERNEL_d, CJ_STRIDE_d, CJ_DILATION_d and
  *                           CJ_PAD_d are those of the convolution on the grid
@@ -161,8 +164,8 @@ typedef float items[CJ_JOB_ITEMS][DEPTH];
  * which then have all phases along y. Pieces leave by bulk copies, for which they lie here as they do there within their 16
  * bytes. Pitches are in floats; with 8 more than a multiple of 16, rows that threads write pairs to at once lie in different
  * banks. */
-constexpr bool ROWS_JOINED = !CJ_DYNAMIC && RUN_X == (CJ_OUT_X + CJ_LEAD_X + CJ_PHASES_X - 1) / CJ_PHASES_X && CJ_OVERLAP == 0 &&
-                             EIGHT % CJ_ACTIVE_Y == 0;
+constexpr bool ROWS_JOINED = !CJ_DYNAMIC && RUN_X == (CJ_OUT_X + CJ_LEAD_X + CJ_PHASES_X - 1) / CJ_PHASES_X &&
+                             CJ_OVERLAP == 0 && EIGHT % CJ_ACTIVE_Y == 0;
 constexpr bool IN_BULK = !CJ_HAS_Z && !IMAGES && (CJ_RUN_ROWS == 1 || ROWS_JOINED);
 constexpr int OUT_COUNT = ROWS_JOINED ? CJ_RUN_ROWS * CJ_PHASES_Y * CJ_OUT_X : PHASED ? RUN_X * CJ_PHASES_X : CJ_COLUMNS;
 constexpr int OUT_PITCH = PHASED || IN_BULK ? (3 + OUT_COUNT + 7) / 16 * 16 + 8 : (CJ_COLUMNS + 31) / 32 * 32 + 8;

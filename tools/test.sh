@@ -15,7 +15,7 @@ Installs what is missing (apt-get, as root or with sudo), then runs the stages i
   --sanitize thread               build in build-tsan/
   --fuzz SECONDS                  build in build-fuzz/ (clang), run each fuzz target that long
   --lint                          clang-format and clang-tidy (tools/lint.sh)
-  --all                           what CI runs: all of these, 60 seconds a fuzz target
+  --all                           what CI runs: all of these, 40 seconds a fuzz target
   --help                          this text
 
 Environment:
@@ -87,7 +87,7 @@ while [ $# -gt 0 ]; do
     --plain | --lint) stages+=("${1#--}") ;;
     --sanitize) stages+=("sanitize ${2:?--sanitize needs a list}") && shift ;;
     --fuzz) stages+=("fuzz ${2:?--fuzz needs seconds}") && shift ;;
-    --all) stages+=(plain "sanitize address,undefined" "sanitize thread" "fuzz 60" lint) ;;
+    --all) stages+=(plain "sanitize address,undefined" "sanitize thread" "fuzz 40" lint) ;;
     --help) usage && exit 0 ;;
     *) die "unknown option $1; see --help" ;;
     esac

@@ -180,8 +180,8 @@ __device__ __forceinline__ float *send_buffer(const shared_memory &shared, int i
     return shared.out + index * (SENT_ROWS / OUT_ROWS) * OUT_BUFFER;
 }
 
-/* The outputs of one run and block, finished, to shared memory: each warp its 16 rows of products, SENT_ROWS at a time. From there the
- * storing warps send them to memory or, if there are none, the warp itself. */
+/* The outputs of one run and block, finished, to shared memory: each warp its 16 rows of products, SENT_ROWS at a time. From
+ * there the storing warps send them to memory or, if there are none, the warp itself. */
 __device__ __forceinline__ void store(float (&total)[OWN], const span &seen, const shared_memory &shared,
                                       const cj_forward_args &args, position index, send_turn &buffer, int block, int run,
                                       int thread) {
