@@ -106,6 +106,7 @@ static const entry entries[] = {
     {.line = "conv2d n2 c17 k5 in14x150 f5x7 s2x1 p2x3 gelu beta=0.5", .special = GRID_INF_IN_W},
     {.line = "conv3d n1 c9 k16 in6x7x8 f3x3x3 p1 d1x2x1", .distribution = REFERENCE_WIDE},
     {.line = "convt2d n1 c9 k3 in7x9 f4x4 s2 p1", .special = GRID_HUGE_IN_X},
+    {.line = "conv1d n1 c40 k32 g2 in5 f6 s3 p0:15 d3 krsc alpha=-0.5", .special = GRID_INF_IN_W, .slices = true},
     {.line = "conv1d n2 c16 k2 f9 p4 tanh", .special = GRID_INF_IN_X, .size = {200}},
     /* kernels as large as the input and as their stride, of 363 and 961 taps; strides longer than the kernel; one
        output */

@@ -51,7 +51,7 @@ __device__ __forceinline__ phased_piece make_phased_piece(const product_row &row
     p.channel = row.channel;
     p.first = {z * CJ_PHASES_Z + phases_z[row.z] - CJ_LEAD_Z,
                y * CJ_PHASES_Y + (ROWS_JOINED ? 0 : phases_y[row.y]) - CJ_LEAD_Y,
-               ROWS_JOINED ? 0 : x * CJ_PHASES_X - CJ_LEAD_X};
+               x * CJ_PHASES_X - (ROWS_JOINED ? 0 : CJ_LEAD_X)}; /* beyond the end for a second run beside joined rows */
     const bool begun = p.first.z >= 0 && (ROWS_JOINED || p.first.y >= 0);
     const long long count = ROWS_JOINED ? min((long long)CJ_RUN_ROWS * CJ_PHASES_Y, size.out_y - p.first.y) * size.out_x
                                         : min((long long)RUN_X * CJ_PHASES_X, size.out_x - p.first.x);
