@@ -419,7 +419,7 @@ __device__ __forceinline__ void fill(const shared_memory &shared, const cj_forwa
             --left;
         }
         tile_number += piece == 0 ? 1 : 0;
-        if (IMAGES && piece == 0) {
+        if (IMAGES && piece == 0 && left > 0) { /* behind the last tile there are none */
             scale_images(shared, args, size, t, tile_number, s.pieces, thread, filling);
         }
         load_stage(v, shared, args, size, s, team, lane);
