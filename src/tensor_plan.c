@@ -167,10 +167,11 @@ int32_t cj_tensor_compensation(const cj_tensor_config *c, const cj_tensor_tile *
                                                     : CJ_TENSOR_ALWAYS;
 }
 
-/* ---- cost: cycles of a multiprocessor. Fitted to 1,333 results on an H200, 2 to 30 configurations of each of the
- * benchmark's layers and maths at their own batches: it tells the time to 9 % (root mean square), and of the
- * configurations measured of a layer it picks one that takes 3 % longer than the best (geometric mean). No layer was
- * kept out of the fit; more terms, or a forest of decision trees instead, come to 2.3 %. ---- */
+/* ---- cost: cycles of a multiprocessor. Fitted to 1,333 results on an H200 (tools/bench/results/
+ * tensor_configurations.tsv), 2 to 30 configurations of each of the benchmark's layers and maths at their own batches:
+ * it tells the time to 9 % (root mean square), and of the configurations measured of a layer it picks one that takes 3
+ * % longer than the best (geometric mean), of which much is noise. No layer was kept out of the fit; more terms, or a
+ * forest of decision trees instead, come to 2.3 %. ---- */
 
 /* Instructions of a filling warp for a stage; more if a team's plane is another one from job to job. */
 static double fill_cost(const cj_tensor_config *c, const cj_tensor_tile *t) {
