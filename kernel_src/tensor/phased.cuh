@@ -79,8 +79,9 @@ __device__ __forceinline__ sent_piece make_sent_piece(const cj_forward_args &arg
     const product_row row = row_of(p.row);
     const phased_piece piece = make_phased_piece(row, size, t, run);
     p.y = address_of(piece, args, size, t);
-    p.z = (const float *)args.z + t.n * args.z_batch_stride +
-          offset_of(piece.first, size, t, row.channel, args.z_channel_stride);
+    p.z = CJ_HAS_Z ? (const float *)args.z + t.n * args.z_batch_stride +
+                         offset_of(piece.first, size, t, row.channel, args.z_channel_stride)
+                   : nullptr;
     p.count = i < OUT_PIECES ? piece.count : 0;
     p.skipped = piece.skipped;
     p.first = piece.first.x == 0;
