@@ -9,6 +9,7 @@ enum {
     CONSUMERS = 2,
     FILLERS = 128,
     MOST_SHARED = 227 * 1024,              /* of a block on sm_90 */
+    ROOMY_SHARED = 195 * 1024,             /* ... that leaves the L1, which loads pass, 60 KB; more leaves it 28 */
     DEPTH = 8,                             /* of a slice */
     MOST_FOLD_CHANNELS = 16,               /* with more, channels alone fill slices */
     MOST_FOLD = 64,                        /* taps */
@@ -250,7 +251,7 @@ static double tile_cost(const cj_problem *p, const cj_tensor_config *c, const cj
     const double waited_for = in_bulk(p, c) ? 1.0 - c->out_buffers / (2.0 * own_sets(c)) : 1.0; /* of the store */
     const double staging = c->storing ? 810.0 : 1185.0;
     const double of_one_group = (prefetched(p, c) ? 6.65 : 7.65) * (own_sets(c) > 1 ? 1.13 : 1.0);
-    const bool small_l1 = t->shared_bytes > 195 * 1024; /* 28 KB instead of 60 are left for the L1, which loads pass */
+    const bool small_l1 = t->shared_bytes > ROOMY_SHARED;
     const double fill_rate = (c->fill_groups == 2 ? 5.7 : of_one_group) * (small_l1 ? 1.1 : 1.0);
     const double latency = c->fill_groups == 2 ? 370.0 : 585.0; /* of a stage's loads, as far as nothing hides it */
     const double input = (double)(t->chunks * t->units * DEPTH * 4),
