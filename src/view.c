@@ -4,12 +4,13 @@
 #include "family.h"
 
 enum {
-    MOST_STEP = 1 << 10, /* stride or dilation */
-    MOST_SIZE = 1 << 30, /* of an axis */
-    MOST_SPREAD = 16,    /* dilation that joining axes may bring about */
-    MOST_PHASES = 64,    /* of an axis of a transposed layer */
-    MOST_FOLD = 8,       /* phases that an axis gets to make channels */
-    FOLD_ROWS = 64,      /* channels of a product: more of them are enough */
+    MOST_STEP = 1 << 10,  /* stride or dilation */
+    MOST_SIZE = 1 << 30,  /* of an axis */
+    MOST_SPREAD = 16,     /* dilation that joining axes may bring about */
+    MOST_PHASES = 64,     /* of an axis of a transposed layer */
+    MOST_LINES = 1 << 20, /* of an image that is a position: the kernel counts them in 32 bits */
+    MOST_FOLD = 8,        /* phases that an axis gets to make channels */
+    FOLD_ROWS = 64,       /* channels of a product: more of them are enough */
 };
 
 /* ---- axes ---- */
@@ -52,11 +53,13 @@ static void join_axes(cj_problem *p) {
 /* Does the layer multiply whole images by its weights, in the order in which both lie in memory? */
 static bool takes_whole_images(const cj_problem *p) {
     bool whole = !p->transposed && !p->dynamic && p->desc.weight_layout == CONVJIT_CHANNELS_FIRST;
+    double lines = (double)p->group_in;
     for (int d = 0; d < CJ_DIMS; ++d) {
         whole = whole && p->out_size[d] == 1 && p->kernel[d] == p->in_size[d] && p->pad_begin[d] == 0 &&
                 (p->dilation[d] == 1 || p->kernel[d] == 1);
+        lines *= (double)p->kernel[d];
     }
-    return whole;
+    return whole && lines <= MOST_LINES;
 }
 
 static void make_images_positions(cj_problem *p) {

@@ -222,6 +222,8 @@ Test(view, makes_positions_of_whole_images) {
     cr_expect_eq(view_of("conv2d c6 k40 in5x6 f5x6 p0x0:0x1").image_taps, 0);
     cr_expect_eq(view_of("conv2d c6 k40 in5x6 f5x6 krsc").image_taps, 0);
     cr_expect_eq(view_of("convt2d c6 k40 in1x1 f1x1").image_taps, 0);
+    cr_expect_eq(view_of("conv2d c1024 k40 in32x32 f32x32").image_taps, 1024);
+    cr_expect_eq(view_of("conv2d c1025 k40 in32x32 f32x32").image_taps, 0); /* more than 1048576 lines */
 }
 
 Test(view, makes_channels_of_rows_where_they_are_few) {
