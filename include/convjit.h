@@ -217,6 +217,9 @@ typedef struct convjit_options {
     const char *record_file; /* gains the layer line of every layer that is created, once a context, also where its
                                 kernel is missing (CONVJIT_CACHE_ONLY); processes may share it. A file that cannot be
                                 written is only logged. NULL (default): CONVJIT_RECORD, else none */
+    const char *plan_file;   /* plans that were measured (`convjit tune` writes them): layers that it names are computed
+                                so, others as predicted. One that this version does not know is only logged. NULL
+                                (default): CONVJIT_PLANS, else none */
     const char *dump_directory; /* not NULL: each created layer leaves NAME.cu and its binary there; must exist */
     convjit_log_fn log;         /* NULL (default): no lines, unless CONVJIT_LOG is set (then to standard error) */
     void *log_user;
@@ -225,14 +228,15 @@ typedef struct convjit_options {
 #define CONVJIT_OPTIONS_INIT                                                                                  \
     {                                                                                                         \
         .struct_size = sizeof(convjit_options), .target = NULL, .cache_directory = NULL,                      \
-        .cache_mode = CONVJIT_CACHE_DEFAULT, .cache_size = NULL, .record_file = NULL, .dump_directory = NULL, \
-        .log = NULL, .log_user = NULL                                                                         \
+        .cache_mode = CONVJIT_CACHE_DEFAULT, .cache_size = NULL, .record_file = NULL, .plan_file = NULL,      \
+        .dump_directory = NULL, .log = NULL, .log_user = NULL                                                 \
     }
 
 /* Opens a context. options may be NULL for all defaults; strings are copied. Neither compiles nor changes the cache
  * directory; opens the CUDA driver when target is NULL, never NVRTC.
  * INVALID_ARGUMENT: NULL out, other struct_size, unknown target, a cache option or setting that is none. NO_DRIVER,
- * NO_DEVICE: target is NULL and the driver or a current CUDA context is missing. OUT_OF_MEMORY. */
+ * NO_DEVICE: target is NULL and the driver or a current CUDA context is missing. FILE_FAILED: the plan file, with the
+ * line that is none. OUT_OF_MEMORY. */
 CONVJIT_API convjit_status convjit_open(const convjit_options *options, convjit_context **out);
 
 /* Closes a context and unloads its kernels. Every layer of it must have been destroyed, and no kernel of it may still
@@ -284,6 +288,17 @@ CONVJIT_API convjit_status convjit_supported(const convjit_desc *desc, const cha
 CONVJIT_API convjit_status convjit_explain(const convjit_desc *desc, int64_t batch, const char *target,
                                            convjit_log_fn write, void *user);
 
+/* A way to compute a layer: family and configuration as in convjit_layer_info, and the milliseconds that are predicted
+ * for the layer's batch_hint (see convjit_layer_predict_ms), 0 where the family has no cost model. */
+typedef void (*convjit_candidate_fn)(void *user, const char *family, const char *config, double predicted_ms);
+
+/* How might this layer be computed? Calls `visit` with at most `most` ways, the least predicted time first: the first is
+ * how convjit_layer_create computes it, the others are what is worth measuring (`convjit tune` does, in benchmarks of
+ * convjit the fastest is often among the first 8). Twelve a family are there at most. Takes milliseconds; compiles
+ * nothing. The status is that of convjit_supported; OUT_OF_MEMORY. */
+CONVJIT_API convjit_status convjit_candidates(const convjit_desc *desc, const char *target, size_t most,
+                                              convjit_candidate_fn visit, void *user);
+
 /* Spatial size of y for an x of in_size (both of desc->rank entries; in_size NULL = desc->in_size).
  * INVALID_LAYER where the descriptor or the size is illegal. An output size of 0 is legal. */
 CONVJIT_API convjit_status convjit_output_size(const convjit_desc *desc, const int64_t *in_size, int64_t *out_size);
@@ -312,6 +327,11 @@ CONVJIT_API convjit_status convjit_layer_line_parse(const char *line, convjit_de
  * CUDA context is current than at convjit_open). */
 CONVJIT_API convjit_status convjit_layer_create(convjit_context *context, const convjit_desc *desc,
                                                 convjit_layer **out);
+
+/* The same, computed in the way that is named: for engines that measure (convjit_candidates) or keep what they measured.
+ * INVALID_ARGUMENT besides: NULL, or the layer has no such family and configuration in this version of convjit. */
+CONVJIT_API convjit_status convjit_layer_create_as(convjit_context *context, const convjit_desc *desc,
+                                                   const char *family, const char *config, convjit_layer **out);
 
 /* Gives the layer its weights: one launch that packs w and bias (device pointers; host pointers on "cpu") into memory
  * of the layer's own. bias may be NULL (zero). Asynchronous on `stream`: w and bias must live until the stream has

@@ -1,6 +1,7 @@
 #include "family.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "settings.h"
@@ -19,6 +20,7 @@ static const entry families[] = {
     {&cj_family_direct, .slow_on_cpu = false},
 };
 enum { FAMILIES = sizeof families / sizeof *families };
+_Static_assert(CJ_WAYS_MAX == FAMILIES * CJ_CANDIDATES_BEST, "a family more or less");
 
 /* False, and says why, if the settings keep the family from being chosen. */
 static bool allowed(const entry *e, const cj_target *target, cj_text *why) {
@@ -67,7 +69,7 @@ convjit_status cj_family_supports(const cj_problem *problem, const cj_target *ta
 
 static void make_plan(const cj_family *family, const cj_problem *problem, const cj_target *target, cj_plan *out) {
     *out = (cj_plan){.family = family};
-    family->plan(problem, target, out);
+    (void)family->plan(problem, target, out); /* which finds one, for the family does not refuse */
 }
 
 double cj_family_predict_ms(const cj_problem *problem, const cj_plan *plan, int64_t batch) {
@@ -95,6 +97,64 @@ convjit_status cj_family_choose(const cj_problem *problem, const cj_target *targ
     const convjit_status status = found ? CONVJIT_SUCCESS : unsupported(target, &reasons);
     cj_text_free(&reasons);
     return status;
+}
+
+/* ---- ways ---- */
+
+bool cj_family_find(const cj_problem *problem, const cj_target *target, const cj_way *way, cj_plan *out, cj_text *why) {
+    for (size_t i = 0; i < FAMILIES; ++i) {
+        const cj_family *const family = families[i].family;
+        if (strcmp(family->name, way->family) != 0) {
+            continue;
+        }
+        if (!computes(&families[i], problem, target, why)) {
+            return false;
+        }
+        *out = (cj_plan){.family = family};
+        memcpy(out->config, way->config, sizeof out->config);
+        if (out->config[0] != '\0' && family->plan(problem, target, out)) {
+            return true;
+        }
+        cj_text_printf(why, "no configuration of this layer is \"%s\"", way->config);
+        return false;
+    }
+    cj_text_printf(why, "no family is called \"%s\"", way->family);
+    return false;
+}
+
+/* Puts a way among those that are there, behind the ones that are not slower. */
+static void insert(cj_way *ways, size_t count, const char *family, double ms, const char *config) {
+    size_t at = count;
+    while (at > 0 && ms > 0.0 && (ms < ways[at - 1].ms || ways[at - 1].ms <= 0.0)) {
+        --at;
+    }
+    memmove(&ways[at + 1], &ways[at], (count - at) * sizeof *ways);
+    ways[at] = (cj_way){.family = family, .ms = ms};
+    snprintf(ways[at].config, CJ_CONFIG_MAX, "%s", config);
+}
+
+size_t cj_family_ways(const cj_problem *problem, const cj_target *target, cj_way out[CJ_WAYS_MAX]) {
+    size_t count = 0;
+    cj_text reasons = {0};
+    for (size_t i = 0; i < FAMILIES; ++i) {
+        const cj_family *const family = families[i].family;
+        if (!computes_nth(i, problem, target, &reasons)) {
+            continue;
+        }
+        cj_candidates list = {0};
+        if (family->explain && family->predict_ms) {
+            family->explain(problem, target, &list);
+        } else {
+            cj_plan plan;
+            make_plan(family, problem, target, &plan);
+            cj_candidates_add(&list, cj_family_predict_ms(problem, &plan, problem->desc.batch_hint), plan.config);
+        }
+        for (size_t j = 0; j < list.kept; ++j) {
+            insert(out, count++, family->name, list.best[j].ms, list.best[j].config);
+        }
+    }
+    cj_text_free(&reasons);
+    return count;
 }
 
 /* ---- explain ---- */

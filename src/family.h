@@ -81,9 +81,10 @@ struct cj_family {
     const char *name; /* kernel_src/NAME.cu */
     /* NULL if the family computes the problem on the target, else the reason, with the limit in it. */
     const char *(*refuses)(const cj_problem *problem, const cj_target *target);
-    /* Chooses the configuration (plan->family is set): deterministic, no timing, no device; depends on nothing but its
+    /* Chooses the configuration that plan->config spells or, where that is "", the one with the least predicted time
+     * (plan->family is set). False if none is spelt so. Deterministic, no timing, no device; depends on nothing but its
      * arguments. */
-    void (*plan)(const cj_problem *problem, const cj_target *target, cj_plan *plan);
+    bool (*plan)(const cj_problem *problem, const cj_target *target, cj_plan *plan);
     /* Optional. The problem whose sizes, kernel, stride, dilation and padding are stamped: the layer as the family sees
      * it. */
     cj_problem (*view)(const cj_problem *problem);
@@ -123,6 +124,21 @@ convjit_status cj_family_supports(const cj_problem *problem, const cj_target *ta
 
 /* The plan of the family that computes the problem in the least predicted time; UNSUPPORTED as above. */
 convjit_status cj_family_choose(const cj_problem *problem, const cj_target *target, cj_plan *out);
+
+/* A way to compute a problem: as somebody wants it, or as it might be. */
+typedef struct cj_way {
+    const char *family;
+    char config[CJ_CONFIG_MAX];
+    double ms; /* predicted for the problem's batch_hint; 0 where the family has no cost model */
+} cj_way;
+
+/* The plan of a family and a configuration. False, and says why, where there is no such one. */
+bool cj_family_find(const cj_problem *problem, const cj_target *target, const cj_way *way, cj_plan *out, cj_text *why);
+
+/* The ways to compute a problem, the least predicted time first, which is the plan that cj_family_choose makes; returns
+ * how many, 0 where no family computes the problem. */
+enum { CJ_WAYS_MAX = 3 * CJ_CANDIDATES_BEST };
+size_t cj_family_ways(const cj_problem *problem, const cj_target *target, cj_way out[CJ_WAYS_MAX]);
 
 /* Writes every family with its candidates, or with the reason against it, as lines; times are those of the layer's
  * batch_hint, and of `batch` too for each family's plan. Returns what cj_family_choose returns. */

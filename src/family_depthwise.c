@@ -2,6 +2,7 @@
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "arithmetic.h"
 #include "depthwise_plan.h"
@@ -40,14 +41,6 @@ static const char *refuses(const cj_problem *p, const cj_target *target) {
 
 /* ---- plan ---- */
 
-/* The first of equals stays. */
-static void keep_cheapest(const cj_depthwise_candidate *c, void *state) {
-    cj_depthwise_candidate *best = state;
-    if (!c->dropped && (best->dropped || c->cost < best->cost)) {
-        *best = *c;
-    }
-}
-
 static void describe(const cj_depthwise_config *c, char text[CJ_CONFIG_MAX]) {
     snprintf(text, CJ_CONFIG_MAX, "lanes %dx%dx%d k%d thread %dx%d run %d blocks %d row %d", c->lanes[CJ_Z],
              c->lanes[CJ_Y], c->lanes[CJ_X], c->lanes_k, c->rows, c->columns, c->run, c->min_blocks, c->row_taps);
@@ -63,11 +56,32 @@ static void plan_of(const cj_problem *p, const cj_depthwise_config *c, cj_plan *
     describe(c, out->config);
 }
 
-static void plan(const cj_problem *p, const cj_target *target, cj_plan *out) {
+typedef struct choice {
+    const char *wanted; /* or "" */
+    cj_depthwise_candidate best;
+} choice;
+
+/* The first of equals stays. */
+static void keep_cheapest(const cj_depthwise_candidate *c, void *state) {
+    choice *to = state;
+    if (!c->dropped && (to->best.dropped || c->cost < to->best.cost)) {
+        char text[CJ_CONFIG_MAX] = "";
+        if (to->wanted[0]) {
+            describe(&c->config, text);
+        }
+        to->best = strcmp(text, to->wanted) == 0 ? *c : to->best;
+    }
+}
+
+static bool plan(const cj_problem *p, const cj_target *target, cj_plan *out) {
     (void)target;
-    cj_depthwise_candidate best = {.dropped = "none yet"};
-    cj_depthwise_search(p, keep_cheapest, &best);
-    plan_of(p, &best.config, out);
+    choice made = {.wanted = out->config, .best = {.dropped = "none yet"}};
+    cj_depthwise_search(p, keep_cheapest, &made);
+    if (made.best.dropped) {
+        return false;
+    }
+    plan_of(p, &made.best.config, out);
+    return true;
 }
 
 /* ---- constants ---- */

@@ -3,6 +3,7 @@
  * The plan is a search over small tiles with a cost model in cycles of one multiprocessor (cost_of). */
 #include <limits.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "arithmetic.h"
 #include "family.h"
@@ -299,14 +300,6 @@ static void search(const cj_problem *p, const axis *axes, visitor visit, void *s
     }
 }
 
-/* The first of equals stays. */
-static void keep_cheapest(const candidate *c, void *state) {
-    candidate *best = state;
-    if (!c->dropped && (best->dropped || c->cost < best->cost)) {
-        *best = *c;
-    }
-}
-
 /* The stage is left out where the search dropped the configuration before it came to that. */
 static void describe(const cj_direct_config *c, char text[CJ_CONFIG_MAX]) {
     const int length = snprintf(text, CJ_CONFIG_MAX, "tile %dx%dx%d k%d thread %dx%d k%d", c->lanes[CJ_Z],
@@ -319,14 +312,34 @@ static void describe(const cj_direct_config *c, char text[CJ_CONFIG_MAX]) {
     }
 }
 
-static void plan(const cj_problem *p, const cj_target *target, cj_plan *out) {
+typedef struct choice {
+    const char *wanted; /* or "" */
+    candidate best;
+} choice;
+
+/* The first of equals stays. */
+static void keep_cheapest(const candidate *c, void *state) {
+    choice *to = state;
+    if (!c->dropped && (to->best.dropped || c->cost < to->best.cost)) {
+        char text[CJ_CONFIG_MAX] = "";
+        if (to->wanted[0]) {
+            describe(&c->config, text);
+        }
+        to->best = strcmp(text, to->wanted) == 0 ? *c : to->best;
+    }
+}
+
+static bool plan(const cj_problem *p, const cj_target *target, cj_plan *out) {
     (void)target;
     const axis axes[CJ_DIMS] = {axis_of(p, CJ_Z), axis_of(p, CJ_Y), axis_of(p, CJ_X)};
     cj_direct_config *c = &out->direct;
-    candidate best = {.dropped = "none yet"};
+    choice made = {.wanted = out->config, .best = {.dropped = "none yet"}};
     tile t;
-    search(p, axes, keep_cheapest, &best);
-    *c = best.config;
+    search(p, axes, keep_cheapest, &made);
+    if (made.best.dropped) {
+        return false;
+    }
+    *c = made.best.config;
     tile_of(p, axes, c, &t);
     out->threads = (uint32_t)t.threads;
     int64_t firsts = 1; /* phases that have weights of their own: see "Packed weights" in the kernel */
@@ -338,6 +351,7 @@ static void plan(const cj_problem *p, const cj_target *target, cj_plan *out) {
     out->pack_work = weights + p->desc.out_channels;
     out->packed_bytes = 4 * (size_t)out->pack_work;
     describe(c, out->config);
+    return true;
 }
 
 /* ---- constants ---- */

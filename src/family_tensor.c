@@ -1,18 +1,11 @@
 /* family_tensor.c - convolutions on Hopper's tensor cores: kernel_src/tensor.cu. */
 #include <limits.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "arithmetic.h"
 #include "stamp.h"
 #include "tensor_plan.h"
-
-/* The first of equals stays. */
-static void keep_cheapest(const cj_tensor_candidate *c, void *state) {
-    cj_tensor_candidate *best = state;
-    if (!c->dropped && (best->dropped || c->cost < best->cost)) {
-        *best = *c;
-    }
-}
 
 /* ---- applicable ---- */
 
@@ -45,20 +38,42 @@ static const char *refuses(const cj_problem *problem, const cj_target *target) {
 
 static void describe(const cj_problem *p, const cj_tensor_config *c, char text[CJ_CONFIG_MAX]) {
     const cj_tensor_tile t = cj_tensor_tile_of(p, c);
-    snprintf(text, CJ_CONFIG_MAX, "tile %lldx%lld k%lld run %dx%dx%d stage c%d f%d x%d fill %d%s slots %d sum %dx%d%s",
-             (long long)t.y, (long long)t.x, (long long)t.k, c->own_runs, c->run_rows, c->columns, c->chunk_c,
-             c->chunk_y, c->stages, c->fill_groups, c->storing ? " store" : "", c->slots, c->sum_products, c->products,
+    snprintf(text, CJ_CONFIG_MAX, "tile %lldx%lld k%lld run %dx%dx%d%s stage c%d f%d x%d fill %d%s slots %d sum %dx%d%s",
+             (long long)t.y, (long long)t.x, (long long)t.k, c->own_runs, c->run_rows, c->columns,
+             c->overlap > 0 ? " overlapping" : "", c->chunk_c, c->chunk_y, c->stages, c->fill_groups,
+             c->storing ? " store" : "", c->slots, c->sum_products, c->products,
              (const char *[]){"", " fold zy", " fold zyx"}[c->fold]);
 }
 
-static void plan(const cj_problem *problem, const cj_target *target, cj_plan *out) {
+typedef struct choice {
+    const cj_problem *problem;
+    const char *wanted; /* or "" */
+    cj_tensor_candidate best;
+} choice;
+
+/* The first of equals stays. */
+static void keep_cheapest(const cj_tensor_candidate *c, void *state) {
+    choice *to = state;
+    if (!c->dropped && (to->best.dropped || c->cost < to->best.cost)) {
+        char text[CJ_CONFIG_MAX] = "";
+        if (to->wanted[0]) {
+            describe(to->problem, &c->config, text);
+        }
+        to->best = strcmp(text, to->wanted) == 0 ? *c : to->best;
+    }
+}
+
+static bool plan(const cj_problem *problem, const cj_target *target, cj_plan *out) {
     (void)target;
     const cj_view view = cj_view_of(problem);
     const cj_problem *const p = &view.grid;
-    cj_tensor_candidate best = {.dropped = "none yet"};
-    cj_tensor_search(&view, keep_cheapest, &best);
+    choice made = {.problem = p, .wanted = out->config, .best = {.dropped = "none yet"}};
+    cj_tensor_search(&view, keep_cheapest, &made);
+    if (made.best.dropped) {
+        return false;
+    }
     cj_tensor_config *c = &out->tensor;
-    *c = best.config;
+    *c = made.best.config;
     const cj_tensor_tile t = cj_tensor_tile_of(p, c);
     const int64_t channels = p->desc.groups * cj_tensor_k_blocks(p, &t, c) * 64;
     const int64_t weights =
@@ -70,6 +85,7 @@ static void plan(const cj_problem *problem, const cj_target *target, cj_plan *ou
         (size_t)(channels * (t.chunks * t.products * cj_tensor_parts(c) * (CJ_TENSOR_PART_BYTES / 64) + 16) +
                  4 * weights);
     describe(p, c, out->config);
+    return true;
 }
 
 /* ---- constants ---- */

@@ -9,6 +9,7 @@
 #include "environment.h"
 #include "family.h"
 #include "loaded.h"
+#include "plans.h"
 #include "record.h"
 #include "settings.h"
 #include "stamp.h"
@@ -21,6 +22,7 @@ struct convjit_context {
     cj_store *store;
     cj_counters *counters;
     cj_record *record;
+    cj_plans *plans;
     cj_log log;
     char *dump_directory; /* or NULL */
     cj_loaded *loaded;    /* NULL without a device */
@@ -64,7 +66,7 @@ static convjit_status fill_context(convjit_context *context, const convjit_optio
     context->counters = cj_counters_create();
     context->record = cj_record_open(options->record_file, &context->log);
     context->dump_directory = options->dump_directory ? strdup(options->dump_directory) : NULL;
-    const convjit_status status = cj_store_open(options, &context->store);
+    convjit_status status = cj_store_open(options, &context->store);
     if (status != CONVJIT_SUCCESS) {
         return cj_fail_prefix(status, "open failed");
     }
@@ -72,6 +74,9 @@ static convjit_status fill_context(convjit_context *context, const convjit_optio
         cj_log_line(&context->log, "cache: %s", cj_store_notice(context->store));
     }
     CJ_TRY(open_target(context, options->target));
+    if ((status = cj_plans_read(options->plan_file, context->target.name, &context->plans)) != CONVJIT_SUCCESS) {
+        return cj_fail_prefix(status, "open failed");
+    }
     context->loaded = cj_loaded_create(context->device);
     const bool dump = context->dump_directory || !options->dump_directory;
     CJ_RETURN_IF(!context->counters || !context->record || !context->loaded || !dump, CONVJIT_OUT_OF_MEMORY,
@@ -104,6 +109,7 @@ void convjit_close(convjit_context *context) {
     cj_loaded_destroy(context->loaded);
     cj_counters_destroy(context->counters);
     cj_record_close(context->record);
+    cj_plans_free(context->plans);
     cj_store_close(context->store);
     free(context->dump_directory);
     free(context);
@@ -174,10 +180,7 @@ static convjit_status build(convjit_layer *layer, cj_text *source) {
         cj_binary_release(binary);
         return CONVJIT_SUCCESS;
     }
-    CJ_TRY(load(layer, &request, binary));
-    cj_loaded_remember(context->loaded, layer->line,
-                       &(cj_known){.plan = layer->plan, .key = layer->key, .module = layer->module});
-    return CONVJIT_SUCCESS;
+    return load(layer, &request, binary);
 }
 
 /* The kernel of a layer whose line this context has seen before. A family that is forced may be another one now. */
@@ -204,15 +207,36 @@ static void prepare_args(convjit_layer *layer) {
     }
 }
 
-/* Check, plan, kernel. */
-static convjit_status complete(convjit_layer *layer, const convjit_desc *desc) {
+/* Plans the layer in the way that is given, or else in that of the plan file, or as predicted. */
+static convjit_status choose_plan(convjit_layer *layer, const cj_way *given) {
+    const convjit_context *context = layer->context;
+    const cj_way *const way = given ? given : cj_plans_find(context->plans, layer->line);
+    cj_text why = {0};
+    convjit_status status = CONVJIT_SUCCESS;
+    const bool found = way && cj_family_find(&layer->problem, &context->target, way, &layer->plan, &why);
+    if (given && !found) {
+        status = cj_fail(CONVJIT_INVALID_ARGUMENT, "not to be computed by family \"%s\" so: %s", way->family,
+                         why.failed ? "no memory for the reason" : why.data);
+    } else if (!found) {
+        if (way) {
+            cj_log_line(&context->log, "plan file: %s: its plan is not used: %s", layer->line,
+                        why.failed ? "no memory for the reason" : why.data);
+        }
+        status = cj_family_choose(&layer->problem, &context->target, &layer->plan);
+    }
+    cj_text_free(&why);
+    return status;
+}
+
+/* Check, plan, kernel; `way` may be NULL. */
+static convjit_status complete(convjit_layer *layer, const convjit_desc *desc, const cj_way *way) {
     convjit_context *context = layer->context;
     CJ_TRY(cj_problem_make(desc, &layer->problem));
     convjit_layer_line_format(desc, -1, layer->line, sizeof layer->line);
     prepare_args(layer);
-    const bool known = recall(layer);
+    const bool known = !way && recall(layer);
     if (!known) {
-        CJ_TRY(cj_family_choose(&layer->problem, &context->target, &layer->plan));
+        CJ_TRY(choose_plan(layer, way));
         cj_record_add(context->record, layer->line, &context->log);
     }
     if (context->device) {
@@ -221,17 +245,22 @@ static convjit_status complete(convjit_layer *layer, const convjit_desc *desc) {
     cj_text source = {0};
     const convjit_status status = known ? CONVJIT_SUCCESS : build(layer, &source);
     cj_text_free(&source);
+    if (status == CONVJIT_SUCCESS && !known && !way && context->device) {
+        cj_loaded_remember(context->loaded, layer->line,
+                           &(cj_known){.plan = layer->plan, .key = layer->key, .module = layer->module});
+    }
     return status;
 }
 
-convjit_status convjit_layer_create(convjit_context *context, const convjit_desc *desc, convjit_layer **out) {
+static convjit_status create(convjit_context *context, const convjit_desc *desc, const cj_way *way,
+                             convjit_layer **out) {
     const double start = now_ms();
     CJ_RETURN_IF(!context, CONVJIT_INVALID_ARGUMENT, "create failed: context is NULL");
     CJ_RETURN_IF(!out, CONVJIT_INVALID_ARGUMENT, "create failed: out is NULL");
     convjit_layer *layer = calloc(1, sizeof *layer);
     CJ_RETURN_IF(!layer, CONVJIT_OUT_OF_MEMORY, "create failed: no memory for a layer");
     layer->context = context;
-    const convjit_status status = complete(layer, desc);
+    const convjit_status status = complete(layer, desc, way);
     if (status != CONVJIT_SUCCESS) {
         cj_fail_prefix(status, "create failed for %s", layer->line[0] ? layer->line : "this descriptor");
         free(layer);
@@ -242,6 +271,21 @@ convjit_status convjit_layer_create(convjit_context *context, const convjit_desc
                 layer->line, cj_origin_name(layer->origin), layer->key.hex, layer->create_ms);
     *out = layer;
     return CONVJIT_SUCCESS;
+}
+
+convjit_status convjit_layer_create(convjit_context *context, const convjit_desc *desc, convjit_layer **out) {
+    return create(context, desc, NULL, out);
+}
+
+convjit_status convjit_layer_create_as(convjit_context *context, const convjit_desc *desc, const char *family,
+                                       const char *config, convjit_layer **out) {
+    cj_way way = {.family = family};
+    CJ_RETURN_IF(!family || !config, CONVJIT_INVALID_ARGUMENT, "create failed: %s is NULL",
+                 family ? "config" : "family");
+    CJ_RETURN_IF((size_t)snprintf(way.config, sizeof way.config, "%s", config) >= sizeof way.config,
+                 CONVJIT_INVALID_ARGUMENT, "create failed: a configuration of %zu characters, at most %zu",
+                 strlen(config), sizeof way.config - 1);
+    return create(context, desc, &way, out);
 }
 
 /* ---- export and import ---- */

@@ -1,4 +1,5 @@
 /* questions.c - what can be told of a descriptor without a context. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "family.h"
@@ -10,6 +11,24 @@ convjit_status convjit_supported(const convjit_desc *desc, const char *target_na
     CJ_TRY(cj_problem_make(desc, &problem));
     CJ_TRY(cj_target_parse(target_name, &target));
     return cj_family_supports(&problem, &target);
+}
+
+convjit_status convjit_candidates(const convjit_desc *desc, const char *target_name, size_t most,
+                                  convjit_candidate_fn visit, void *user) {
+    cj_problem problem;
+    cj_target target;
+    CJ_RETURN_IF(!visit, CONVJIT_INVALID_ARGUMENT, "candidates failed: visit is NULL");
+    CJ_TRY(cj_problem_make(desc, &problem));
+    CJ_TRY(cj_target_parse(target_name, &target));
+    CJ_TRY(cj_family_supports(&problem, &target));
+    cj_way *ways = calloc(CJ_WAYS_MAX, sizeof *ways);
+    CJ_RETURN_IF(!ways, CONVJIT_OUT_OF_MEMORY, "candidates failed: no memory for them");
+    const size_t count = cj_family_ways(&problem, &target, ways);
+    for (size_t i = 0; i < count && i < most; ++i) {
+        visit(user, ways[i].family, ways[i].config, ways[i].ms);
+    }
+    free(ways);
+    return CONVJIT_SUCCESS;
 }
 
 convjit_status convjit_explain(const convjit_desc *desc, int64_t batch, const char *target_name, convjit_log_fn write,

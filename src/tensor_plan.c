@@ -460,14 +460,18 @@ static bool consider_widths(const cj_problem *p, cj_tensor_config c, int32_t mos
     bool found = false;
     for (c.overlap = 0; c.overlap < SECTOR; c.overlap += SECTOR - 1) {
         int64_t split = cj_divide_up(width, most_columns - c.overlap);
+        int32_t last = 0;
         for (int i = 0; i < MOST_SPLITS && split <= width && (visit || !found);
-             ++i, split = cj_most(split + 1, split * 9 / 8)) {
+             ++i, split = cj_most(split + 1, split * 9 / 8), last = c.run_x) {
             if (c.overlap > 0 && (p->dynamic || aligned || split == 1 || p->desc.beta != 0.0F || /* z may be y */
                                   c.phases[CJ_X] > 1)) {
                 continue;
             }
             const int64_t step = cj_divide_up(width, split);
             c.run_x = (int32_t)(aligned && split > 1 ? cj_round_up(step, SECTOR) : step + c.overlap);
+            if (c.run_x == last) {
+                continue;
+            }
             for (c.runs_x = c.image_taps > 0 ? runs_of(&c) : 1; c.runs_x <= runs_of(&c); c.runs_x *= 2) {
                 found |= consider_rows(p, c, most_columns, visit, state);
             }
