@@ -225,11 +225,11 @@ typedef struct convjit_options {
     void *log_user;
 } convjit_options;
 
-#define CONVJIT_OPTIONS_INIT                                                                                  \
-    {                                                                                                         \
-        .struct_size = sizeof(convjit_options), .target = NULL, .cache_directory = NULL,                      \
-        .cache_mode = CONVJIT_CACHE_DEFAULT, .cache_size = NULL, .record_file = NULL, .plan_file = NULL,      \
-        .dump_directory = NULL, .log = NULL, .log_user = NULL                                                 \
+#define CONVJIT_OPTIONS_INIT                                                                             \
+    {                                                                                                    \
+        .struct_size = sizeof(convjit_options), .target = NULL, .cache_directory = NULL,                 \
+        .cache_mode = CONVJIT_CACHE_DEFAULT, .cache_size = NULL, .record_file = NULL, .plan_file = NULL, \
+        .dump_directory = NULL, .log = NULL, .log_user = NULL                                            \
     }
 
 /* Opens a context. options may be NULL for all defaults; strings are copied. Neither compiles nor changes the cache
@@ -292,9 +292,9 @@ CONVJIT_API convjit_status convjit_explain(const convjit_desc *desc, int64_t bat
  * for the layer's batch_hint (see convjit_layer_predict_ms), 0 where the family has no cost model. */
 typedef void (*convjit_candidate_fn)(void *user, const char *family, const char *config, double predicted_ms);
 
-/* How might this layer be computed? Calls `visit` with at most `most` ways, the least predicted time first: the first is
- * how convjit_layer_create computes it, the others are what is worth measuring (`convjit tune` does, in benchmarks of
- * convjit the fastest is often among the first 8). Twelve a family are there at most. Takes milliseconds; compiles
+/* How might this layer be computed? Calls `visit` with at most `most` ways, the least predicted time first: the first
+ * is how convjit_layer_create computes it, the others are what is worth measuring (`convjit tune` does, in benchmarks
+ * of convjit the fastest is often among the first 8). Twelve a family are there at most. Takes milliseconds; compiles
  * nothing. The status is that of convjit_supported; OUT_OF_MEMORY. */
 CONVJIT_API convjit_status convjit_candidates(const convjit_desc *desc, const char *target, size_t most,
                                               convjit_candidate_fn visit, void *user);
@@ -328,8 +328,9 @@ CONVJIT_API convjit_status convjit_layer_line_parse(const char *line, convjit_de
 CONVJIT_API convjit_status convjit_layer_create(convjit_context *context, const convjit_desc *desc,
                                                 convjit_layer **out);
 
-/* The same, computed in the way that is named: for engines that measure (convjit_candidates) or keep what they measured.
- * INVALID_ARGUMENT besides: NULL, or the layer has no such family and configuration in this version of convjit. */
+/* The same, computed in the way that is named: for engines that measure (convjit_candidates) or keep what they
+ * measured. INVALID_ARGUMENT besides: NULL, or the layer has no such family and configuration in this version of
+ * convjit. */
 CONVJIT_API convjit_status convjit_layer_create_as(convjit_context *context, const convjit_desc *desc,
                                                    const char *family, const char *config, convjit_layer **out);
 

@@ -38,11 +38,11 @@ static const char *refuses(const cj_problem *problem, const cj_target *target) {
 
 static void describe(const cj_problem *p, const cj_tensor_config *c, char text[CJ_CONFIG_MAX]) {
     const cj_tensor_tile t = cj_tensor_tile_of(p, c);
-    snprintf(text, CJ_CONFIG_MAX, "tile %lldx%lld k%lld run %dx%dx%d%s stage c%d f%d x%d fill %d%s slots %d sum %dx%d%s",
-             (long long)t.y, (long long)t.x, (long long)t.k, c->own_runs, c->run_rows, c->columns,
-             c->overlap > 0 ? " overlapping" : "", c->chunk_c, c->chunk_y, c->stages, c->fill_groups,
-             c->storing ? " store" : "", c->slots, c->sum_products, c->products,
-             (const char *[]){"", " fold zy", " fold zyx"}[c->fold]);
+    snprintf(text, CJ_CONFIG_MAX,
+             "tile %lldx%lld k%lld run %dx%dx%d%s stage c%d f%d x%d fill %d%s slots %d sum %dx%d%s", (long long)t.y,
+             (long long)t.x, (long long)t.k, c->own_runs, c->run_rows, c->columns, c->overlap > 0 ? " overlapping" : "",
+             c->chunk_c, c->chunk_y, c->stages, c->fill_groups, c->storing ? " store" : "", c->slots, c->sum_products,
+             c->products, (const char *[]){"", " fold zy", " fold zyx"}[c->fold]);
 }
 
 typedef struct choice {

@@ -9,7 +9,7 @@
     X(CACHE_SIZE, "CONVJIT_CACHE_SIZE", "size limit of the written directory, as 512M; default 4G, 0 is none")   \
     X(CACHE_FIELDS, "CONVJIT_CACHE_FIELDS", "1: what the key of each miss hashes, as text beside the entries")   \
     X(RECORD, "CONVJIT_RECORD", "file that gains the line of each created layer, for convjit warm")              \
-    X(PLANS, "CONVJIT_PLANS", "plan file of convjit tune: layers that it names are computed as it says")          \
+    X(PLANS, "CONVJIT_PLANS", "plan file of convjit tune: layers that it names are computed as it says")         \
     X(XDG_CACHE_HOME, "XDG_CACHE_HOME", "absolute path whose convjit/ is the per-user cache directory")          \
     X(HOME, "HOME", "absolute path whose .cache/convjit/ it is otherwise")                                       \
     X(TMPDIR, "TMPDIR", "place for temporary files, instead of /tmp; of the cache where HOME cannot be written") \

@@ -24,6 +24,8 @@ typedef struct arguments {
     const char *size;
     const char *suite;
     const char *jobs;
+    const char *plans;
+    const char *candidates;
     const char *shard;
     bool only_check;
     bool dry_run;
@@ -43,10 +45,11 @@ typedef struct command {
     int (*run)(const arguments *given);
 } command;
 
-enum { COMMAND_RUN = 1, COMMAND_WARM = 2, COMMAND_CACHE = 4, COMMAND_INFO = 8, COMMAND_ALL = 15 };
+enum { COMMAND_RUN = 1, COMMAND_WARM = 2, COMMAND_TUNE = 4, COMMAND_CACHE = 8, COMMAND_INFO = 16, COMMAND_ALL = 31 };
 
 int command_run(const arguments *given);
 int command_warm(const arguments *given);
+int command_tune(const arguments *given);
 int command_cache(const arguments *given);
 int command_info(const arguments *given);
 

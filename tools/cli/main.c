@@ -10,6 +10,12 @@ static const command COMMANDS[] = {
     {"warm", "--target T,T [OPTION ...] [LAYER-LINE | FILE ...]",
      "build each layer for each target into the cache, once; needs no GPU. A run that was stopped goes on where it was",
      COMMAND_WARM, command_warm},
+    {"tune", "--plans FILE [OPTION ...] [LAYER-LINE | FILE ...]",
+     "measure the best predicted ways to compute each layer, check the fastest, and add it to a plan file. Of ways "
+     "that\n"
+     "  are within 2 % of the fastest the one predicted to be faster is taken. Applications take the file by "
+     "CONVJIT_PLANS",
+     COMMAND_TUNE, command_tune},
     {"cache", "ACTION [OPTION ...]",
      "look at the cache, and after it, without compiling; ACTION is one of these\n\n"
      "  path                print the directory that is written\n"

@@ -4,8 +4,7 @@
 #include <string.h>
 
 #include "report.h"
-#include "session.h"
-#include "trial.h"
+#include "setup.h"
 #include "why.h"
 
 static const report_column COLUMNS[] = {
@@ -26,104 +25,6 @@ static const report_column COLUMNS[] = {
     {"worst_over_tolerance", "of limit", 2},
     {"result", "result", REPORT_TEXT},
 };
-
-/* ---------------------------------------------------------------- setup */
-
-static bool read_distribution(const char *word, reference_distribution *out) {
-    *out = REFERENCE_NORMAL;
-    if (word == NULL || reference_distribution_find(word, out)) {
-        return true;
-    }
-    char all[256] = "";
-    size_t length = 0;
-    for (int i = 0; i < REFERENCE_DISTRIBUTIONS && length < sizeof all; i++) {
-        const char *known = reference_distribution_word((reference_distribution)i);
-        length += (size_t)snprintf(all + length, sizeof all - length, "%s%s", i > 0 ? ", " : "", known);
-    }
-    (void)usage_error("--distribution: '%s' is none of %s", word, all);
-    return false;
-}
-
-/* "AxB" to numbers; returns how many, 0 after a message. */
-static int32_t read_in_size(const char *text, int64_t in_size[3]) {
-    const char *next = text;
-    for (int32_t axis = 0; axis < 3; axis++) {
-        char *end = NULL;
-        in_size[axis] = strtoll(next, &end, 10);
-        if (end == next || in_size[axis] < 1) {
-            break;
-        }
-        if (*end == '\0') {
-            return axis + 1;
-        }
-        if (*end != 'x') {
-            break;
-        }
-        next = end + 1;
-    }
-    (void)usage_error("--in: '%s' is not one to three whole numbers joined by x", text);
-    return 0;
-}
-
-/* Layers without a size need --in, and one of their rank. */
-static bool check_in_size(const layer_list *list, int32_t given_rank) {
-    for (size_t i = 0; i < list->count; i++) {
-        const named_layer *layer = &list->layers[i];
-        if (layer->desc.in_size[0] == 0 && layer->desc.rank != given_rank) {
-            (void)usage_error("layer %s: its line gives no size, so --in must give %d numbers, not %d", layer->name,
-                              layer->desc.rank, given_rank);
-            return false;
-        }
-    }
-    return true;
-}
-
-enum { CHECK_MOST = 1 << 30, REPEAT_MOST = 1 << 20 };
-
-static bool read_setup(const arguments *given, const layer_list *list, trial_setup *out) {
-    int64_t seed = 0;
-    const int32_t in_rank = given->in_size != NULL ? read_in_size(given->in_size, out->in_size) : 0;
-    if ((given->in_size != NULL && in_rank == 0) || !check_in_size(list, in_rank) ||
-        !read_distribution(given->distribution, &out->distribution) ||
-        !arguments_number("--seed", given->seed, INT64_MAX, 1, &seed) ||
-        !arguments_number("--check", given->check, CHECK_MOST, 4096, &out->check) ||
-        !arguments_number("--repeat", given->repeat, REPEAT_MOST, -1, &out->repeat)) {
-        return false;
-    }
-    out->seed = (uint64_t)seed;
-    return true;
-}
-
-/* ---------------------------------------------------------------- where to run */
-
-/* Fills in memory and context; `note` says why it is the cpu where nobody asked for it. */
-static bool open_target(const arguments *given, trial_setup *out, char *note, size_t size) {
-    char reason[256] = "";
-    const bool cpu = given->target != NULL && strcmp(given->target, "cpu") == 0;
-    out->memory = cpu ? NULL : memory_open_cuda(reason, sizeof reason);
-    if (out->memory != NULL) {
-        const char *here = memory_target(out->memory);
-        if (given->target != NULL && strcmp(given->target, here) != 0) {
-            (void)usage_error("--target: %s cannot run here, the GPU is %s; convjit warm builds for others",
-                              given->target, here);
-            return false;
-        }
-        return session_open(given, NULL, &out->context);
-    }
-    if (!cpu && given->target != NULL) {
-        (void)usage_error("--target: %s cannot run here: %s", given->target, reason);
-        return false;
-    }
-    if (!cpu) {
-        (void)snprintf(note, size, "no GPU (%s): running on the target cpu", reason);
-    }
-    out->memory = memory_open_host();
-    if (out->memory == NULL) {
-        (void)usage_error("host memory is used up");
-        return false;
-    }
-    return session_open(given, "cpu", &out->context);
-}
 
 /* ---------------------------------------------------------------- rows */
 
@@ -150,7 +51,7 @@ static void add_row(report *table, const char *name, const trial *t) {
 static size_t try_layers(const trial_setup *setup, const layer_list *list, report *table, FILE *notes) {
     size_t passed = 0;
     for (size_t i = 0; i < list->count; i++) {
-        trial t = trial_run(setup, &list->layers[i]);
+        trial t = trial_run(setup, &list->layers[i], &(way){0}, NULL);
         add_row(table, list->layers[i].name, &t);
         passed += t.passed;
         if (!t.passed) {
@@ -220,14 +121,10 @@ int command_run(const arguments *given) {
     }
     if (given->why) {
         exit_status = run_why(given, &list);
-    } else if (read_setup(given, &list, &setup) && open_target(given, &setup, note, sizeof note)) {
-        if (setup.repeat < 0) {
-            setup.repeat = memory_is_cuda(setup.memory) ? 20 : 1;
-        }
+    } else if (setup_open(given, &list, &setup, note, sizeof note)) {
         exit_status = run_and_print(given, &setup, &list, note);
     }
-    convjit_close(setup.context);
-    memory_close(setup.memory);
+    setup_close(&setup);
     layers_free(&list);
     return exit_status;
 }

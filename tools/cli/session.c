@@ -10,6 +10,7 @@ bool session_open(const arguments *given, const char *target, convjit_context **
     options.target = target;
     options.cache_directory = given->cache;
     options.dump_directory = given->dump;
+    options.plan_file = given->plans;
     options.cache_mode = given->only_check ? CONVJIT_CACHE_ONLY : CONVJIT_CACHE_DEFAULT;
     *out = NULL;
     if (given->dump != NULL && mkdir(given->dump, 0777) != 0 && errno != EEXIST) {
@@ -23,6 +24,33 @@ bool session_open(const arguments *given, const char *target, convjit_context **
     }
     return true;
 }
+
+/* ---- ways ---- */
+
+typedef struct ways {
+    way *next;
+} ways;
+
+static void add_way(void *state, const char *family, const char *config, double predicted_ms) {
+    ways *to = state;
+    (void)predicted_ms;
+    (void)snprintf(to->next->family, sizeof to->next->family, "%s", family);
+    (void)snprintf(to->next->config, sizeof to->next->config, "%s", config);
+    to->next++;
+}
+
+size_t session_ways(const named_layer *layer, const char *target, int64_t most, way out[WAYS_MAX]) {
+    ways to = {out};
+    (void)convjit_candidates(&layer->desc, target, (size_t)most, add_way, &to);
+    return (size_t)(to.next - out);
+}
+
+convjit_status session_create(convjit_context *context, const named_layer *layer, const way *as, convjit_layer **out) {
+    return as->family[0] == '\0' ? convjit_layer_create(context, &layer->desc, out)
+                                 : convjit_layer_create_as(context, &layer->desc, as->family, as->config, out);
+}
+
+/* ---- words ---- */
 
 const char *session_cache_word(const char *origin) {
     if (origin == NULL) {

@@ -2,9 +2,9 @@
 #ifndef TRIAL_H
 #define TRIAL_H
 
-#include "layers.h"
 #include "memory.h"
 #include "reference.h"
+#include "session.h"
 
 /* How to try, the same for every layer. */
 typedef struct trial_setup {
@@ -32,7 +32,13 @@ typedef struct trial {
     char *message; /* why it failed; NULL where it passed */
 } trial;
 
-trial trial_run(const trial_setup *setup, const named_layer *layer);
-void trial_free(trial *of); /* destroys the layer */
+/* Random data of a layer, and room for its outputs. */
+typedef struct trial_data trial_data;
+
+/* Tries a layer in a way. `data` NULL: makes its data and frees it; else they are made where *data is NULL, and left
+ * there for further trials of the layer. */
+trial trial_run(const trial_setup *setup, const named_layer *layer, const way *as, trial_data **data);
+void trial_free(trial *of);                                     /* destroys the layer */
+void trial_data_free(const trial_setup *setup, trial_data *of); /* NULL is ignored */
 
 #endif
