@@ -4,6 +4,11 @@
 #include <string.h>
 
 void cj_candidates_add(cj_candidates *list, double ms, const char *config) {
+    for (size_t i = 0; i < list->kept; ++i) { /* a search may come by a configuration again */
+        if (strcmp(list->best[i].config, config) == 0) {
+            return;
+        }
+    }
     list->slowest_ms = list->added == 0 || ms > list->slowest_ms ? ms : list->slowest_ms;
     ++list->added;
     size_t at = list->kept;
@@ -44,11 +49,9 @@ void cj_candidates_note(cj_candidates *list, const char *dropped, double ms, con
 }
 
 void cj_candidates_print(const cj_candidates *list, const char *chosen, cj_text *out) {
-    bool marked = false; /* two may read alike */
     for (size_t i = 0; i < list->kept; ++i) {
-        const bool mark = !marked && strcmp(list->best[i].config, chosen) == 0;
-        marked |= mark;
-        cj_text_printf(out, "  %c %10.4f ms  %s\n", mark ? '*' : ' ', list->best[i].ms, list->best[i].config);
+        const char mark = strcmp(list->best[i].config, chosen) == 0 ? '*' : ' ';
+        cj_text_printf(out, "  %c %10.4f ms  %s\n", mark, list->best[i].ms, list->best[i].config);
     }
     if (list->added > list->kept) {
         cj_text_printf(out, "    %zu slower, the last %.4f ms\n", list->added - list->kept, list->slowest_ms);

@@ -28,7 +28,7 @@ typedef struct cj_candidates {
     size_t dropped_otherwise;
 } cj_candidates; /* all zero: none yet */
 
-/* One that could be used. */
+/* One that could be used; another time the same counts for nothing. */
 void cj_candidates_add(cj_candidates *list, double ms, const char *config);
 
 /* One that could not; `reason` has the limit in it, and lives as long as the list. */

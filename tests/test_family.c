@@ -213,6 +213,7 @@ static void expect_config_is_sound(const cj_problem *p, const cj_plan *plan, con
 static double plan_ms(const cj_problem *p, const cj_target *target, int filler, cj_plan *plan, cj_text *constants) {
     struct timespec start, end;
     memset(plan, filler, sizeof *plan);
+    plan->config[0] = '\0';
     plan->family = &cj_family_direct;
     plan->shared_bytes = 0; /* as layer.c gives it: all zero */
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &start);

@@ -35,10 +35,10 @@ PROMISE = {"fp32": 2.0**-21, "fp32_block": 2.0**-20, "tf32": 2.0**-10}  # |error
 HEAD_KEYS = ("device", "driver", "cudnn", "date", "commit")
 SAME_KEYS = ("device", "driver", "cudnn")
 ROW_KEYS = (
-    "name layer math family config convjit_ms cudnn_ms cudnn_best_ms speedup floor_ms predicted_ms rel_error "
+    "name layer math family config convjit_ms planned_ms cudnn_ms cudnn_best_ms speedup floor_ms predicted_ms rel_error "
     "cudnn_rel_error max_error_over_S create_cold_ms create_warm_ms"
 ).split()
-LATER_KEYS = {"predicted_ms"}  # rows written before a key was added lack it
+LATER_KEYS = {"predicted_ms", "planned_ms"}  # rows written before a key was added lack it
 OWN_KEYS = ("date", "commit")  # of a row, where it differs from its file
 
 

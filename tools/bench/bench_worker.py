@@ -77,19 +77,20 @@ class Worker:
             self.process = None
 
 
-def build(library, target, cache, line, math, family):
-    """One kernel into the cache. What fails here fails again, and is reported, where it is measured."""
+def build(library, target, cache, tune, line, math, family):
+    """A layer's kernels into the cache. What fails here fails again, and is reported, where it is measured."""
     convjit = Convjit(library)
     with forced(family), contextlib.suppress(ConvjitError), Context(convjit, target, cache) as context:
         desc, batch = convjit.parse(line)
         desc.batch_hint = batch
         desc.math = bench_files.MATHS.index(math)
-        with Layer(context, desc):
-            pass
+        for way in convjit.ways(desc, target.encode(), tune):
+            with Layer(context, desc, way):
+                pass
 
 
-def build_ahead(library, target, cache, lines, pairs):
+def build_ahead(library, target, cache, tune, lines, pairs):
     """Every kernel of a run into the cache, on all cores; the processes need no GPU and touch none."""
-    tasks = [(library, target, cache, line, *pair) for line in lines for pair in pairs]
+    tasks = [(library, target, cache, tune, line, *pair) for line in lines for pair in pairs]
     with multiprocessing.get_context("spawn").Pool() as pool:
         pool.starmap(build, tasks, chunksize=1)

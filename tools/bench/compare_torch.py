@@ -118,9 +118,18 @@ def parse_arguments():
         metavar="S",
         help="time for a layer's timed calls, " "shared by all that is timed on it",
     )
-    how.add_argument("--no-cold", action="store_true", help="compile everything ahead, on all cores: no cold creates")
+    how.add_argument("--no-cold", action="store_true", help="no cold creates")
     how.add_argument(
-        "--cache", metavar="DIR", help="where --no-cold compiles to, or finds what was (default: thrown away)"
+        "--tune",
+        type=int,
+        default=1,
+        metavar="N",
+        help="time the N best predicted ways to compute each layer, and " "measure the fastest, as convjit tune finds it",
+    )
+    how.add_argument(
+        "--cache",
+        metavar="DIR",
+        help="where --no-cold and --tune compile to, ahead and on all cores, or find " "what was (default: thrown away)",
     )
     how.add_argument("--no-cudnn", action="store_true", help="convjit alone: no ratios")
     results = parser.add_argument_group("results")
@@ -132,8 +141,8 @@ def parse_arguments():
     arguments = parser.parse_args()
     if unknown := set(arguments.math) - set(bench_files.MATHS):
         parser.error(f"--math {unknown.pop()}: one of {', '.join(bench_files.MATHS)}")
-    if arguments.cache and not arguments.no_cold:
-        parser.error("--cache is for --no-cold")
+    if arguments.cache and not arguments.no_cold and arguments.tune <= 1:
+        parser.error("--cache is for --no-cold and --tune")
     if arguments.merge and arguments.replace:
         parser.error("--merge and --replace: one of them")
     return arguments
@@ -200,7 +209,8 @@ def measure(arguments, layers, cache):
     pairs = [(math, family) for math in arguments.math for family in arguments.family]
     timed = len(pairs) + (0 if arguments.no_cudnn else 2 * len({math == "tf32" for math in arguments.math}))
     options = {"library": arguments.library, "seconds": arguments.seconds_per_layer / timed}
-    options |= {"cache": cache, "cudnn": not arguments.no_cudnn}
+    options |= {"cache": cache, "cold": not arguments.no_cold, "tune": arguments.tune}
+    options |= {"cudnn": not arguments.no_cudnn}
     now = datetime.datetime.now(datetime.timezone.utc).isoformat("T", "seconds")
     head = {"date": now, "commit": find_commit(arguments.commit)}
     worker = bench_worker.Worker(options)
@@ -209,7 +219,8 @@ def measure(arguments, layers, cache):
     keys = {(name, math) for name, _ in layers for math in arguments.math}
     kept = bench_files.kept_rows(arguments.output, head, keys, arguments.merge, arguments.replace)
     if cache:
-        bench_worker.build_ahead(arguments.library, facts["target"], cache, [line for _, line in layers], pairs)
+        lines = [line for _, line in layers]
+        bench_worker.build_ahead(arguments.library, facts["target"], cache, arguments.tune, lines, pairs)
     print(", ".join(f"{key} {head[key]}" for key in bench_files.HEAD_KEYS), table_line(), sep="\n", flush=True)
     report, seconds = Report(arguments.output, head, kept, bars), collections.Counter()
     for name, line in layers:
@@ -226,7 +237,8 @@ def measure(arguments, layers, cache):
 def run(arguments):
     layers = choose_layers(arguments, bench_files.read_bars())
     with tempfile.TemporaryDirectory() as temporary:
-        failed = measure(arguments, layers, (arguments.cache or temporary) if arguments.no_cold else None)
+        ahead = arguments.no_cold or arguments.tune > 1
+        failed = measure(arguments, layers, (arguments.cache or temporary) if ahead else None)
     passed = gate.report(arguments.output) if arguments.gate else True
     return 0 if passed and not failed else 1
 

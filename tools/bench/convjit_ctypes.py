@@ -59,6 +59,7 @@ class Desc(ctypes.Structure):
 
 
 LogFunction = ctypes.CFUNCTYPE(None, c_void_p, c_char_p)
+CandidateFunction = ctypes.CFUNCTYPE(None, c_void_p, c_char_p, c_char_p, c_double)
 
 
 class Options(ctypes.Structure):
@@ -69,6 +70,7 @@ class Options(ctypes.Structure):
         ("cache_mode", c_int),
         ("cache_size", c_char_p),
         ("record_file", c_char_p),
+        ("plan_file", c_char_p),
         ("dump_directory", c_char_p),
         ("log", LogFunction),
         ("log_user", c_void_p),
@@ -141,10 +143,12 @@ FUNCTIONS = {
     "convjit_get_counters": (Counters, [c_void_p]),
     "convjit_get_environment": (None, [c_void_p, POINTER(Environment)]),
     "convjit_supported": ("status", [POINTER(Desc), c_char_p]),
+    "convjit_candidates": ("status", [POINTER(Desc), c_char_p, c_size_t, CandidateFunction, c_void_p]),
     "convjit_output_size": ("status", [POINTER(Desc), POINTER(c_int64), POINTER(c_int64)]),
     "convjit_layer_line_format": (c_size_t, [POINTER(Desc), c_int64, c_char_p, c_size_t]),
     "convjit_layer_line_parse": ("status", [c_char_p, POINTER(Desc), POINTER(c_int64)]),
     "convjit_layer_create": ("status", [c_void_p, POINTER(Desc), POINTER(c_void_p)]),
+    "convjit_layer_create_as": ("status", [c_void_p, POINTER(Desc), c_char_p, c_char_p, POINTER(c_void_p)]),
     "convjit_layer_set_weights": ("status", [c_void_p, c_void_p, c_void_p, c_void_p]),
     "convjit_layer_packed_bytes": (c_size_t, [c_void_p]),
     "convjit_layer_forward": ("status", [c_void_p, POINTER(Io), c_void_p]),
@@ -189,6 +193,13 @@ class Convjit:
         self.layer_line_format(desc, batch, text, LINE_MAX)
         return text.value.decode()
 
+    def ways(self, desc, target, most):
+        """(family, configuration) of the best predicted ways to compute a layer."""
+        found = []
+        add = CandidateFunction(lambda _, family, config, ms: found.append((family, config)))
+        self.candidates(desc, target, most, add, None)
+        return found
+
     def out_size(self, desc):
         size = (c_int64 * 3)()
         self.output_size(desc, None, size)
@@ -223,11 +234,15 @@ class Context:
 
 
 class Layer:
-    """convjit_layer_create ... convjit_layer_destroy; a `with` block. Pointers are plain integers, 0 for NULL."""
+    """convjit_layer_create ... convjit_layer_destroy; a `with` block. Pointers are plain integers, 0 for NULL. `way`: as of
+    Convjit.ways; None: as planned."""
 
-    def __init__(self, context, desc):
+    def __init__(self, context, desc, way=None):
         self.convjit, self.handle = context.convjit, c_void_p()
-        self.convjit.layer_create(context.handle, desc, self.handle)
+        if way:
+            self.convjit.layer_create_as(context.handle, desc, *way, self.handle)
+        else:
+            self.convjit.layer_create(context.handle, desc, self.handle)
 
     def __enter__(self):
         return self
