@@ -388,6 +388,7 @@ CJ_KERNEL(convjit_forward, cj_forward_args, args) {
             cj_barrier_init(&shared.full[i], FILLERS);
             cj_barrier_init(&shared.empty[i], CONSUMERS * WARPGROUP);
         }
+#pragma unroll 1
         for (int i = 0; i < CJ_SLOTS; ++i) {
             cj_barrier_init(&shared.slot_full[i], 1);
             cj_barrier_init(&shared.slot_empty[i], CONSUMERS * 4); /* warps */
@@ -396,6 +397,7 @@ CJ_KERNEL(convjit_forward, cj_forward_args, args) {
             cj_barrier_init(&shared.filling[i], FILLERS);
         }
         cj_barrier_init(shared.start, 4);
+#pragma unroll 1
         for (int i = 0; i < ALL_SENDS; ++i) {
             cj_barrier_init(&shared.out_full[i], 32);
             cj_barrier_init(&shared.out_empty[i], 32);

@@ -1,12 +1,15 @@
-/* tensor/exact.cuh - "the surprising rule" of tensor.cu: the plain loop, for outputs that the halves cannot give. */
+/* tensor/exact.cuh - "the surprising rule" of tensor.cu: the plain loop, for outputs that the halves cannot give. Its loops
+ * stay loops: they seldom run, and unrolled they took a twelfth of the time to compile the file. */
 
 /* The plain loop, in float64: one output of a row anew, padding skipped. o_y and o_x are positions of the grid. */
 __device__ __forceinline__ float exact_output(const cj_forward_args &args, const sizes &size, const tile &t,
                                               const product_row &row, const float *w, long long o_y, long long o_x) {
     double sum = 0.0;
+#pragma unroll 1
     for (int c = 0; c < CJ_GROUP_IN; ++c) {
         const float *x = (const float *)args.x + t.n * args.x_batch_stride + t.group * distance_of(CJ_GROUP_IN, args) +
                          distance_of(c, args);
+#pragma unroll 1
         for (int tap = 0; tap < TAPS; ++tap) {
             const int kx = tap % CJ_KERNEL_X, ky = tap / CJ_KERNEL_X % CJ_KERNEL_Y, kz = tap / (CJ_KERNEL_X * CJ_KERNEL_Y);
             const long long z = t.z * CJ_STRIDE_Z - CJ_PAD_Z + kz * CJ_DILATION_Z;
@@ -26,6 +29,7 @@ __device__ __forceinline__ float exact_output(const cj_forward_args &args, const
 __device__ __noinline__ void replace_strange(float *out, const cj_forward_args &args, position index, int first_k, int run) {
     const sizes size = get_sizes(args);
     const tile t = make_tile(index, size);
+#pragma unroll 1
     for (int i = 0; i < SENT_ROWS; ++i) {
         const product_row row = row_of(first_k + i);
         const long long row_index = t.group * CJ_ROWS + first_k + i;
@@ -34,6 +38,7 @@ __device__ __noinline__ void replace_strange(float *out, const cj_forward_args &
         float *const staged =
             out + i / OUT_ROWS * OUT_BUFFER + i % OUT_ROWS / ROWS_OF_PIECE * OUT_PITCH +
             bulk_shift(address_of(make_phased_piece(row, size, t, run), args, size, t));
+#pragma unroll 1
         for (int column = (int)threadIdx.x % 32; column < CJ_COLUMNS && row.exists; column += 32) {
             const long long y = t.y + run_y(run) + column / PITCH, x = t.x + run_x(run) + column % PITCH;
             const output o = {(long long)t.z * CJ_PHASES_Z + phases_z[row.z] - CJ_LEAD_Z,
