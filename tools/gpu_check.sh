@@ -15,6 +15,7 @@ none failed, 1 one did, 2 nothing could be run.
   numerics    every layer of the tests' grid, and the ONNX conformance cases, against float64
   host        host time of a forward beside a bare launch
   warm        layers used from a warmed cache, with NVRTC out of reach
+  tune        the reference layers measured by convjit tune, and run as the plan file says
   tensor      the grid again, forced onto family tensor, in each of the three maths
   depthwise   the grid again, forced onto family depthwise
   bench       the layers of tools/bench/layers.txt beside cuDNN in the three maths (needs PyTorch; about 12 minutes); writes the
@@ -38,7 +39,7 @@ Environment: PYTHON (default python3), COMPUTE_SANITIZER (default compute-saniti
 TXT
 }
 
-all_stages=(numerics host warm tensor depthwise bench sanitize large)
+all_stages=(numerics host warm tune tensor depthwise bench sanitize large)
 not_run=77 # exit status of a stage that lacks its means
 layers=tools/bench/sanitizer_layers.txt
 
@@ -122,6 +123,19 @@ stage_warm() {
         return 1
     fi
     CONVJIT_CACHE_MODE=cache-only "$convjit" run --target "$target" --cache "$warm" --repeat 0 --file "$layers"
+}
+
+stage_tune() {
+    local plan
+    "$convjit" tune --cache "$cache" --candidates 4 --plans "$work/plans" --file tools/reference_layers.txt
+    "$convjit" run --cache "$cache" --plans "$work/plans" --file tools/reference_layers.txt | tee "$work/planned"
+    while IFS= read -r plan; do
+        plan=${plan#* | * | * | } # the configuration, and what is for people
+        grep -qF "${plan% | *}" "$work/planned" || {
+            echo "not run as planned: ${plan% | *}"
+            return 1
+        }
+    done <"$work/plans"
 }
 
 stage_tensor() {
