@@ -28,8 +28,8 @@ static inline void set_up(void) {
     setenv("CONVJIT_DRIVER", "/no/such/file", 1);
     setenv("CONVJIT_NVRTC", "/no/such/file", 1);
     setenv("LC_ALL", "C", 1);
-    static const char *const unset[] = {"CONVJIT_LOG", "CONVJIT_CACHE_MODE", "CONVJIT_CACHE_SIZE",
-                                        "CONVJIT_CACHE_FIELDS", "CONVJIT_RECORD", "CONVJIT_PLANS"};
+    static const char *const unset[] = {"CONVJIT_LOG",          "CONVJIT_CACHE_MODE", "CONVJIT_CACHE_SIZE",
+                                        "CONVJIT_CACHE_FIELDS", "CONVJIT_RECORD",     "CONVJIT_PLANS"};
     for (size_t i = 0; i < sizeof unset / sizeof unset[0]; i++) {
         unsetenv(unset[i]);
     }

@@ -105,6 +105,23 @@ static bool append(const tuning *t, const named_layer *layer, const ways_tried *
     return fine;
 }
 
+static void add_row(const tuning *t, const named_layer *layer, const ways_tried *tried, const trial *last, bool fine) {
+    char line[CONVJIT_LAYER_LINE_MAX];
+    const bool found = tried->best < tried->count;
+    (void)convjit_layer_line_format(&layer->desc, layer->batch, line, sizeof line);
+    report_text(t->table, layer->name);
+    report_text(t->table, line);
+    report_text(t->table, found ? tried->builds[tried->best].as.family : NULL);
+    report_text(t->table, found ? tried->builds[tried->best].as.config : NULL);
+    report_number(t->table, found ? tried->ms[tried->best] : NAN);
+    report_number(t->table, found ? tried->ms[0] : NAN);
+    report_number(t->table, (double)tried->measured);
+    report_number(t->table, last->over_sum);
+    report_number(t->table, last->over_tolerance);
+    report_text(t->table, last->message);
+    report_text(t->table, fine ? "pass" : "FAIL");
+}
+
 /* `builds`: the layer's first. */
 static bool tune_layer(const tuning *t, const build *builds) {
     const named_layer *const layer = builds->layer;
@@ -125,23 +142,10 @@ static bool tune_layer(const tuning *t, const build *builds) {
         last = trial_run(&setup, layer, &builds[tried.best].as, &data);
         fine = last.passed && append(t, layer, &tried);
         if (!last.passed) {
-            note(t, layer, "", last.message);
+            note(t, layer, builds[tried.best].as.config, last.message);
         }
     }
-    char line[CONVJIT_LAYER_LINE_MAX];
-    (void)convjit_layer_line_format(&layer->desc, layer->batch, line, sizeof line);
-    const bool found = tried.best < tried.count;
-    report_text(t->table, layer->name);
-    report_text(t->table, line);
-    report_text(t->table, found ? builds[tried.best].as.family : NULL);
-    report_text(t->table, found ? builds[tried.best].as.config : NULL);
-    report_number(t->table, found ? tried.ms[tried.best] : NAN);
-    report_number(t->table, found ? tried.ms[0] : NAN);
-    report_number(t->table, (double)tried.measured);
-    report_number(t->table, last.over_sum);
-    report_number(t->table, last.over_tolerance);
-    report_text(t->table, last.message);
-    report_text(t->table, fine ? "pass" : "FAIL");
+    add_row(t, layer, &tried, &last, fine);
     trial_free(&last);
     trial_data_free(t->setup, data);
     return fine;
