@@ -81,6 +81,17 @@ def commits(results):
     return text + "".join(f", {count} rows {commit} of {date}" for (commit, date), count in sorted(older.items()))
 
 
+def tuned(rows):
+    """Which rows are of plans that were measured, as cuDNN's are in benchmark mode, and what they gain."""
+    gains = [row["planned_ms"] / row["convjit_ms"] for row in rows if row["planned_ms"]]
+    if not gains:
+        return ""
+    return (
+        f"{len(gains)} rows with plans of `convjit tune`; as planned without measuring they take "
+        f"{100 * bench_files.geometric_mean(gains) - 100:.1f} % longer on average, {100 * max(gains) - 100:.0f} at most. "
+    )
+
+
 def markdown(results, path):
     rows = bench_files.chosen_rows(results["layers"])
     measured = [row for row in rows if row["speedup"] and row["floor_ms"]]
@@ -90,7 +101,7 @@ def markdown(results, path):
     where = f"{results['device']}, {results['date'][:10]}"
     note = (
         f"{results['device']}, driver {results['driver']}, cuDNN {results['cudnn']}, {results['date'][:10]}, "
-        f"{commits(results)}. Float32 data, channels first. Speedup over cuDNN in benchmark mode in the same run, the "
+        f"{commits(results)}. {tuned(measured)}Float32 data, channels first. Speedup over cuDNN in benchmark mode in the same run, the "
         "faster of channels first and channels last, in tf32 beside tf32 and in fp32 beside the others; groups: "
         "geometric mean, lowest to highest. Floor: what arithmetic or memory takes at least. "
         f"All {len(results['layers'])} rows: `{path}`."
