@@ -10,9 +10,12 @@
  *
  * Channels first (depthwise/planes.cuh): CHANNELS is 1. A tile's input and its outputs are pieces of memory that are as
  * long as can be, whatever the width of a row: they pass through shared memory in whole vectors of 16 bytes.
+ * Or in strips (depthwise/strips.cuh), where there is much arithmetic: a thread goes down all of its output rows, of which only
+ * those are in registers that the present input row reaches.
  * Channels last (depthwise/pixels.cuh): CHANNELS is 4, a vector; rows come straight from memory, and L1 keeps the overlaps.
  *
  * Accuracy. Up to 36 products are added up in turn; of longer sums, parts that long are added to a compensated total (Kahan).
+ * In strips, such a sum is that of its first rows of taps, up to 36 products, to which those of each step's rows are added.
  *
  * The surprising rule: no product with padding is ever made, for a weight that is Inf or NaN would make it a NaN. So a tap
  * at the edge is a predicated instruction, not a zero in shared memory.
@@ -41,7 +44,8 @@
  *                           taps (used if there are more than CJ_CLOSE_AFTER taps)                       12
  * CJ_CLOSE_AFTER            most products of a part                                                      36
  * CJ_RUN                    a tile's elements lie in memory as pieces of rows (1), as whole rows (2), or as whole
- *                           slices and planes (3); channels first only                                   2
+ *                           slices and planes (3); or it is computed in strips (4); channels first only  2
+ * CJ_RING                   of strips: steps whose input rows are in shared memory                       8
  * CJ_TILE_BYTES             shared memory for the larger of a tile's input and its outputs; channels
  *                           first only                                                                   34832
  * CJ_STAGE_WEIGHTS          1 = weights pass through shared memory too; channels first only              1
@@ -276,6 +280,8 @@ __device__ __forceinline__ float finish_sum(const sums &s, int r, int c, int cha
 
 #if CJ_CHANNELS_LAST
 #include "depthwise/pixels.cuh"
+#elif CJ_RUN == 4
+#include "depthwise/strips.cuh"
 #else
 #include "depthwise/planes.cuh"
 #endif

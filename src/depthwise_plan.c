@@ -21,6 +21,15 @@ enum {
     REGISTERS = 64 * 1024,     /* of a multiprocessor, */
     SHARED = 227 * 1024,       /* and its shared memory, of an H200, */
     MOST_STAGED = 8 * 1024,    /* bytes of weights that pass through shared memory */
+    STRIPS = 4,                /* value of run */
+    STRIP_COLUMNS = 7,         /* of a thread */
+    STRIP_WARPS = 2,           /* of a block; each has its own planes */
+    STRIP_REGISTERS = 168,     /* of a thread, at most: 3 warps for each quarter of a multiprocessor, */
+    STRIP_OTHERS = 40,         /* of them those not for sums, windows and weights */
+    LEAST_STRIP = 6,           /* rows */
+    MOST_STRIP_PAD = 64,       /* rows above the input, so that places fit 32 bits */
+    MOST_RING = 6,             /* with 8, the first rows come later */
+    LEAST_RING = 3,
 };
 
 static int64_t element_bytes(const cj_problem *p) {
@@ -48,6 +57,22 @@ int64_t cj_depthwise_group_pitch(const cj_problem *p, const cj_depthwise_config 
     return taps_of(p) / c->row_taps * cj_round_up(c->row_taps * cj_depthwise_channels(p), 4);
 }
 
+/* Words from a plane to the next in the shared memory of strips. */
+static int64_t strip_pitch(const cj_depthwise_config *c, int64_t words) {
+    return words + ((cj_round_up(c->lanes[CJ_X], 4) - words) % 32 + 32) % 32;
+}
+
+/* Each warp of a block has its own planes, as many as it has lanes for. */
+static void lay_out_strips(const cj_problem *p, const cj_depthwise_config *c, cj_depthwise_tile *t) {
+    const int64_t reach = ((int64_t)c->lanes[CJ_X] - 1) * c->columns * p->stride[CJ_X] + t->window - p->pad_begin[CJ_X];
+    const int64_t margin = cj_most(p->pad_begin[CJ_X], reach - p->in_size[CJ_X]);
+    t->lanes = t->k / (32 / c->lanes[CJ_X]) * 32;
+    t->tile_bytes = t->k * 4 *
+                    (strip_pitch(c, c->ring * p->stride[CJ_Y] * p->in_size[CJ_X] + margin) +
+                     strip_pitch(c, 2 * p->out_size[CJ_X] + margin));
+    t->weight_bytes = 0;
+}
+
 cj_depthwise_tile cj_depthwise_tile_of(const cj_problem *p, const cj_depthwise_config *c) {
     const int64_t vector = 16 / element_bytes(p);
     cj_depthwise_tile t = {
@@ -71,6 +96,9 @@ cj_depthwise_tile cj_depthwise_tile_of(const cj_problem *p, const cj_depthwise_c
     const bool fits = weight_bytes <= MOST_STAGED && t.tile_bytes + weight_bytes <= CJ_DEPTHWISE_MOST_SHARED;
     t.weight_bytes = !p->channels_last && fits ? weight_bytes : 0;
     t.window = (c->columns - 1) * p->stride[CJ_X] + (c->row_taps - 1) * p->dilation[CJ_X] + 1;
+    if (c->run == STRIPS) {
+        lay_out_strips(p, c, &t);
+    }
     return t;
 }
 
@@ -134,11 +162,12 @@ static bool has_few_rows(const cj_problem *p, const cj_depthwise_config *c) {
 }
 
 bool cj_depthwise_unrolls(const cj_problem *p, const cj_depthwise_config *c) {
-    return has_few_rows(p, c) && products_of(p, c) <= (p->channels_last ? MOST_PRODUCTS_LAST : MOST_PRODUCTS);
+    return c->run != STRIPS && has_few_rows(p, c) &&
+           products_of(p, c) <= (p->channels_last ? MOST_PRODUCTS_LAST : MOST_PRODUCTS);
 }
 
 bool cj_depthwise_holds(const cj_problem *p, const cj_depthwise_config *c) {
-    return cj_depthwise_unrolls(p, c) && taps_of(p) * cj_depthwise_channels(p) <= MOST_HELD;
+    return c->run == STRIPS || (cj_depthwise_unrolls(p, c) && taps_of(p) * cj_depthwise_channels(p) <= MOST_HELD);
 }
 
 /* Sums in registers: of outputs, and of those whose parts are closed but not all of their rows of taps added. */
@@ -223,9 +252,29 @@ static double cube(double x) {
     return x * x * x;
 }
 
+/* The same for strips, whose warps are few and long: those of a quarter of a multiprocessor, three at a time. Fitted by
+ * hand on an H200 to 38 measurements of 12 layers; memory counts the rows that two strips share twice. */
+static double strips_cost(const cj_problem *p, const cj_depthwise_config *c, const cj_depthwise_tile *t,
+                          int64_t batch) {
+    const double warps = STRIP_WARPS * cj_depthwise_tiles(p, t, batch);
+    const double own = ceil(warps / (4 * CJ_DEPTHWISE_MULTIPROCESSORS)), waves = ceil(own / 3.0);
+    const double more = (double)cj_divide_up(p->kernel[CJ_Y], p->stride[CJ_Y]) - 1.0, steps = c->rows + more;
+    const double loads = (double)(p->stride[CJ_Y] * t->window) * (c->columns * p->stride[CJ_X] % 2 ? 1.0 : 2.5);
+    const double issued = 400.0 + steps * (45.0 + loads) + 60.0 * fmin(steps, 2.0 * more + 1.0) +
+                          (double)(c->rows * c->columns) * ((double)taps_of(p) + 4.0);
+    const double in = (double)(p->in_size[CJ_Y] * p->in_size[CJ_X]) * steps / c->rows;
+    const double bytes = 4.0 * cj_known_batch(batch) * (double)p->desc.in_channels *
+                         (in + (double)(p->out_size[CJ_Y] * p->out_size[CJ_X]));
+    const double busy = (0.65 * own + 1.55 * waves - 0.9) * issued * (c->lanes[CJ_X] < 8 ? 1.1 : 1.0);
+    return 1.04 * cbrt(cube(busy) + cube(bytes / 2450.0)) + CJ_LAUNCH_CYCLES; /* tiles stay where both are alike */
+}
+
 /* Cycles for a batch: for a tile the cube root of the sum of the parts' cubes, for they overlap, but less where they
  * take alike; then the last tile. */
 double cj_depthwise_cost(const cj_problem *p, const cj_depthwise_config *c, const cj_depthwise_tile *t, int64_t batch) {
+    if (c->run == STRIPS) {
+        return strips_cost(p, c, t, batch);
+    }
     const rates r = p->channels_last ? last_rates : first_rates;
     double in = (double)p->desc.in_channels, out = (double)p->desc.out_channels;
     const double tiles = cj_depthwise_tiles(p, t, batch);
@@ -330,6 +379,35 @@ static void visit_planes(const cj_problem *p, cj_depthwise_config c, cj_depthwis
     }
 }
 
+/* Strips: planes whole, or in halves, quarters, ... */
+static void visit_strips(const cj_problem *p, cj_depthwise_visitor visit, void *state) {
+    const int64_t lanes = lanes_along(p, CJ_X, STRIP_COLUMNS), ages = cj_divide_up(p->kernel[CJ_Y], p->stride[CJ_Y]);
+    const int64_t window = (STRIP_COLUMNS - 1) * p->stride[CJ_X] + (p->kernel[CJ_X] - 1) * p->dilation[CJ_X] + 1;
+    const int64_t registers = (ages + 1) * STRIP_COLUMNS + p->stride[CJ_Y] * window + taps_of(p) + STRIP_OTHERS;
+    cj_depthwise_config c = {.lanes = {1, 1, (int32_t)lanes},
+                             .lanes_k = (int32_t)(32 / lanes * STRIP_WARPS),
+                             .columns = STRIP_COLUMNS,
+                             .row_taps = (int32_t)p->kernel[CJ_X],
+                             .run = STRIPS,
+                             .min_blocks =
+                                 (int32_t)(4 * (REGISTERS / 4 / 32 / cj_round_up(registers, 8)) / STRIP_WARPS)};
+    if (lanes > 32 || registers > STRIP_REGISTERS || (lanes < 8 && p->stride[CJ_X] % 2 == 0)) {
+        return; /* few lanes of an even stride meet in the same banks */
+    }
+    for (c.rows = (int32_t)p->out_size[CJ_Y]; c.rows >= LEAST_STRIP; c.rows = (c.rows + 1) / 2) {
+        cj_depthwise_candidate candidate = {.dropped = "more shared memory than its blocks have"};
+        for (c.ring = MOST_RING; candidate.dropped && c.ring >= LEAST_RING; --c.ring) {
+            const cj_depthwise_tile t = cj_depthwise_tile_of(p, &c);
+            candidate.config = c;
+            if (t.tile_bytes + 1024 <= SHARED / c.min_blocks) {
+                candidate.dropped = NULL;
+                candidate.cost = cj_depthwise_cost(p, &c, &t, p->desc.batch_hint);
+            }
+        }
+        visit(&candidate, state);
+    }
+}
+
 /* Channels last: 128 threads, powers of two along each axis. */
 static void visit_pixels(const cj_problem *p, cj_depthwise_config c, cj_depthwise_visitor visit, void *state) {
     for (int k = 3; k <= 5; ++k) {
@@ -350,6 +428,15 @@ static void visit_pixels(const cj_problem *p, cj_depthwise_config c, cj_depthwis
 static const int32_t first_columns[] = {21, 15, 7, 5, 3, 1, 0}, first_rows[] = {8, 7, 6, 5, 4, 3, 2, 1, 0};
 static const int32_t last_columns[] = {4, 2, 1, 0}, last_rows[] = {8, 4, 2, 1, 0};
 
+/* Two axes of float32, whose rows are whole vectors; taps of a step that need not be closed among each other. */
+static bool has_strips(const cj_problem *p) {
+    const int64_t taps = cj_least(p->kernel[CJ_Y], p->stride[CJ_Y]) * p->kernel[CJ_X];
+    return !p->channels_last && p->desc.data_type == CONVJIT_F32 && p->group_out == 1 && p->in_size[CJ_X] % 4 == 0 &&
+           p->out_size[CJ_X] % 4 == 0 && p->out_size[CJ_X] > 0 && p->in_size[CJ_Z] == 1 && p->out_size[CJ_Z] == 1 &&
+           p->kernel[CJ_Z] == 1 && p->dilation[CJ_Y] == 1 && taps <= CJ_DEPTHWISE_CLOSE_AFTER &&
+           p->pad_begin[CJ_Y] <= MOST_STRIP_PAD;
+}
+
 /* Would most outputs of a thread not exist, or were they better spread over rows? */
 static bool is_odd_shape(const cj_problem *p, int32_t rows, int32_t columns) {
     return (columns > 1 && columns >= 2 * p->out_size[CJ_X]) || (rows > 1 && rows >= 2 * p->out_size[CJ_Y]) ||
@@ -369,5 +456,8 @@ void cj_depthwise_search(const cj_problem *p, cj_depthwise_visitor visit, void *
                 (p->channels_last ? visit_pixels : visit_planes)(p, c, visit, state);
             }
         }
+    }
+    if (has_strips(p)) {
+        visit_strips(p, visit, state);
     }
 }

@@ -29,7 +29,8 @@ typedef struct cj_depthwise_config {
     int32_t rows;           /* outputs a thread computes along y, */
     int32_t columns;        /* ... and along x (neighbours) */
     int32_t row_taps;       /* taps along x whose inputs are in registers at a time */
-    int32_t run;            /* what a tile's elements in memory are: pieces of rows (1), rows (2), slices (3) */
+    int32_t run;            /* how a tile's elements lie: pieces of rows (1), rows (2), slices (3), strips (4) */
+    int32_t ring;           /* of strips: steps' input rows in shared memory */
     int32_t min_blocks;     /* blocks a multiprocessor must hold */
 } cj_depthwise_config;
 

@@ -106,7 +106,8 @@ static void constants(const cj_problem *p, const cj_plan *plan, cj_text *out) {
     const double blocks =
         p->channels_last ? c->min_blocks : ceil(cj_depthwise_tiles(p, &t, LARGE_BATCH) / CJ_DEPTHWISE_MULTIPROCESSORS);
     cj_stamp_int(out, "CJ_MIN_BLOCKS", (int64_t)fmin(c->min_blocks, blocks), "blocks a multiprocessor must hold");
-    cj_stamp_int(out, "CJ_RUN", c->run, "runs of pieces of rows, of rows, or of slices");
+    cj_stamp_int(out, "CJ_RUN", c->run, "runs of pieces of rows, of rows, or of slices; or strips");
+    cj_stamp_int(out, "CJ_RING", c->ring, "steps' input rows of a strip");
     cj_stamp_int(out, "CJ_TILE_BYTES", t.tile_bytes, "shared memory of a tile");
     cj_stamp_int(out, "CJ_STAGE_WEIGHTS", t.weight_bytes > 0, "weights pass through shared memory");
 }

@@ -59,6 +59,15 @@ static const entry entries[] = {
     {.line = "conv2d n1 c2 k22 g2 in9x30 f3x3 p1", .special = GRID_NAN_IN_X},
     {.line = "conv2d n1 c1 k40 in12x12 f3x3", .distribution = REFERENCE_UNIFORM},
     {.line = "conv2d n2 c3 k9 g3 in6x7 f2x2 nhwc", .special = GRID_INF_IN_W, .slices = true},
+    /* strips: lanes left over, a last warp of fewer planes, a last strip of fewer rows, both ends in the padding */
+    {.line = "conv2d n2 c9 k9 g9 in56x56 f7x7 p3 hint=1500", .special = GRID_INF_IN_X},
+    {.line = "conv2d n1 c5 k5 g5 in45x60 f7x7 p3 hint=1000 silu", .special = GRID_NAN_IN_W, .shifts = true},
+    {.line = "conv2d n3 c5 k5 g5 in45x112 f7x7 s2 p3 hint=1500 beta=1", .residual = GRID_Z_IS_Y},
+    {.line = "conv2d n2 c6 k6 g6 in28x28 f7x7 p3 hint=1500 beta=0.5", .residual = GRID_Z_APART, .slices = true},
+    {.line = "conv2d n1 c7 k7 g7 in56x56 f5x5 p2 hint=1500 relu", .special = GRID_INF_IN_W, .slices = true},
+    {.line = "conv2d n2 c3 k3 g3 in64x56 f7x7 p6x3:0x3 hint=1500", .distribution = REFERENCE_UNIFORM},
+    {.line = "conv2d n1 c3 k3 g3 in30x44 f6x7 s3x1 p9x3 d1 hint=1500", .special = GRID_NAN_IN_X},
+    {.line = "conv2d n1 c2 k2 g2 in56x56 f7x7 p3 hint=1500", .distribution = REFERENCE_OUTLIER},
     /* one and three axes */
     {.line = "conv1d n2 c3 k3 g3 in5000 f7 p3 gelu", .special = GRID_NAN_IN_X},
     {.line = "conv3d n2 c4 k4 g4 in5x6x7 f3x3x3 p1", .special = GRID_INF_IN_W},
@@ -153,7 +162,7 @@ static int64_t constant(const cj_text *constants, const char *name) {
     return strtoll(found + length, NULL, 10);
 }
 
-enum { WAYS = 13 };
+enum { WAYS = 14 };
 static const char *const way_names[WAYS] = {"pieces of rows",
                                             "rows",
                                             "slices",
@@ -166,7 +175,8 @@ static const char *const way_names[WAYS] = {"pieces of rows",
                                             "... in several blocks",
                                             "sums in parts",
                                             "weights through shared memory",
-                                            "... too many for it"};
+                                            "... too many for it",
+                                            "strips"};
 
 static void note_ways(const char *line, bool met[WAYS]) {
     const cj_problem p = problem_of(line);
@@ -194,6 +204,7 @@ static void note_ways(const char *line, bool met[WAYS]) {
         parts,
         staged,
         first && !staged,
+        c->run == 4,
     };
     for (int way = 0; way < WAYS; ++way) {
         met[way] = met[way] || ways[way];

@@ -159,6 +159,10 @@ __forceinline__ float cj_fmaf(float a, float b, float c) {
 }
 #define fmaf cj_fmaf
 
+__forceinline__ void cj_fma_if(float &sum, float a, float b, bool exists) {
+    sum = exists ? fmaf(a, b, sum) : sum;
+}
+
 /* As on the device: a NaN gives way to the other operand, and -0 is less than +0. */
 __forceinline__ float cj_fminf(float a, float b) {
     return a < b || b != b ? a : a == b ? __uint_as_float(__float_as_uint(a) | __float_as_uint(b)) : b;
@@ -239,6 +243,11 @@ inline void cj_store8(void *to, uint2 value) {
 inline void cj_copy16(void *to, const void *from) {
     *(uint4 *)to = *(const uint4 *)from;
 }
+inline void cj_copy16_if(void *to, const void *from, bool exists) {
+    *(uint4 *)to = exists ? *(const uint4 *)from : uint4{0, 0, 0, 0};
+}
+inline void cj_copy_commit() {}
+template <int pending> inline void cj_copy_wait() {}
 inline void cj_copy_wait() {}
 
 /* ---- block and warp ------------------------------------------------------------------------------------------------- */

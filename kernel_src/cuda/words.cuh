@@ -57,6 +57,17 @@ __device__ __forceinline__ void cj_store8(void *to, uint2 value) {
     asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)), "r"(value.x), "r"(value.y) : "memory");
 }
 
+/* Adds a * b to the sum if `exists`, without a branch. */
+__device__ __forceinline__ void cj_fma_if(float &sum, float a, float b, bool exists) {
+    asm("{\n"
+        ".reg .pred exists;\n"
+        "setp.ne.b32 exists, %3, 0;\n"
+        "@exists fma.rn.f32 %0, %1, %2, %0;\n"
+        "}"
+        : "+f"(sum)
+        : "f"(a), "f"(b), "r"((int)exists));
+}
+
 /* Starts copying 16 bytes from global to shared memory, both aligned to 16. */
 __device__ __forceinline__ void cj_copy16(void *to, const void *from) {
 #if __CUDA_ARCH__ >= 800
@@ -65,6 +76,31 @@ __device__ __forceinline__ void cj_copy16(void *to, const void *from) {
                  : "memory");
 #else
     *(uint4 *)to = *(const uint4 *)from;
+#endif
+}
+
+/* The same if `exists`; else puts zeros there. */
+__device__ __forceinline__ void cj_copy16_if(void *to, const void *from, bool exists) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((unsigned)__cvta_generic_to_shared(to)),
+                 "l"(__cvta_generic_to_global(from)), "r"(exists ? 16 : 0)
+                 : "memory");
+#else
+    *(uint4 *)to = exists ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
+#endif
+}
+
+/* Closes the group of the thread's copies since the last one; there may be none. */
+__device__ __forceinline__ void cj_copy_commit() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+/* Waits until all but the last `pending` of the thread's groups are there. */
+template <int pending> __device__ __forceinline__ void cj_copy_wait() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 #endif
 }
 
