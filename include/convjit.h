@@ -117,7 +117,8 @@ typedef enum convjit_layout {
  * A NaN or Inf in x or w reaches exactly the outputs whose window holds it; padding is skipped, not multiplied. */
 typedef enum convjit_math {
     CONVJIT_FP32,       /* every output within 2^-21 S of the exact sum; never tf32 unasked. On tensor cores five times
-                           that, but only where of 64 products of one sign one is 2^20 times the others: README */
+                           that, but only where of 64 products of one sign one is 2^20 times the others; elsewhere 1.5
+                           times, where one is far above the others, and seldom: README */
     CONVJIT_FP32_BLOCK, /* within 2^-20 S, where an |x| more than 2^15 smaller than the largest of its block (a tile's
                            pixels of some channels), and a |w| likewise in its output channel, counts as that largest */
     CONVJIT_TF32        /* 11-bit operands, float32 accumulation: within 2^-10 S */
