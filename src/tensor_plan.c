@@ -225,7 +225,7 @@ static double store_penalty(const cj_problem *p, const cj_tensor_config *c) {
                                            : row;
     const int64_t places = step | channel | WIDE, whole = p->dynamic ? 1 : places & -places; /* a power of two */
     return (in_bulk(p, c)       ? 1.0
-            : c->image_taps > 0 ? 2.0
+            : c->image_taps > 0 ? 1.6
                                 : 4.4) *
            (c->overlap > 0       ? 1.17
             : whole == WIDE      ? 1.0

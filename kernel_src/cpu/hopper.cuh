@@ -97,6 +97,12 @@ inline float4 cj_load4_if(const float *from, bool exists) {
     return exists ? make_float4(from[0], from[1], from[2], from[3]) : make_float4(0.0F, 0.0F, 0.0F, 0.0F);
 }
 
+inline void cj_store_if(float *to, float value, bool exists) {
+    if (exists) {
+        *to = value;
+    }
+}
+
 /* Nothing, if that can be read. */
 inline void cj_prefetch(const void *from) {
     (void)*(const volatile char *)from;

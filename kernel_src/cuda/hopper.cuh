@@ -164,6 +164,16 @@ __device__ __forceinline__ float4 cj_load4_if(const float *from, bool exists) {
     return v;
 }
 
+/* Stores a value there if that exists. */
+__device__ __forceinline__ void cj_store_if(float *to, float value, bool exists) {
+    asm volatile("{\n"
+                 ".reg .pred exists;\n"
+                 "setp.ne.b32 exists, %2, 0;\n"
+                 "@exists st.global.f32 [%0], %1;\n"
+                 "}" ::"l"(to), "f"(value), "r"((int)exists)
+                 : "memory");
+}
+
 /* Has what lies there brought to the L2. */
 __device__ __forceinline__ void cj_prefetch(const void *from) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory");
