@@ -19,7 +19,8 @@
  * SLOTS slots. Barriers hand buffers and slots over and back. The second consumer begins LAG slots late, so that one stores
  * its outputs while the other multiplies.
  * If STORING, consumers only bring outputs to shared memory; warps beside that thread, and its own where weights stay, send
- * them on: the copies of a tile wait longer for the memory than they take to issue.
+ * them on: the copies of a tile wait longer for the memory than they take to issue. Or they store rows of outputs that are
+ * bias alone.
  *
  * Shared memory holds 16-byte units: eight lines of one pixel in half precision. A buffer is
  *   unit[PARTS][CHUNK_C / 8][PARITIES_Y][PARITIES_X][ROWS][PITCH]
@@ -163,13 +164,15 @@ typedef float items[CJ_JOB_ITEMS][DEPTH];
 /* Shared memory. A piece of outputs is what follows each other in memory: a channel's, if a run has one row, or whole ones,
  * which then have all phases along y. Pieces leave by bulk copies, for which they lie here as they do there within their 16
  * bytes. Pitches are in floats; with 8 more than a multiple of 16, rows that threads write pairs to at once lie in different
- * banks. */
+ * banks; two pieces that threads write every second float of want 16. */
 constexpr bool ROWS_JOINED = !CJ_DYNAMIC && RUN_X == (CJ_OUT_X + CJ_LEAD_X + CJ_PHASES_X - 1) / CJ_PHASES_X &&
                              CJ_OVERLAP == 0 && EIGHT % CJ_ACTIVE_Y == 0;
 constexpr bool IN_BULK = !CJ_HAS_Z && !IMAGES && (CJ_RUN_ROWS == 1 || ROWS_JOINED);
 constexpr int OUT_COUNT = ROWS_JOINED ? CJ_RUN_ROWS * CJ_PHASES_Y * CJ_OUT_X : PHASED ? RUN_X * CJ_PHASES_X : CJ_COLUMNS;
-constexpr int OUT_PITCH = PHASED || IN_BULK ? (3 + OUT_COUNT + 7) / 16 * 16 + 8 : (CJ_COLUMNS + 31) / 32 * 32 + 8;
 constexpr int ROWS_OF_PIECE = CJ_ACTIVE_X * (ROWS_JOINED ? CJ_ACTIVE_Y : 1), OUT_PIECES = OUT_ROWS / ROWS_OF_PIECE;
+constexpr int OUT_PITCH = OUT_PIECES == 2     ? (3 + OUT_COUNT + 15) / 32 * 32 + 16
+                          : PHASED || IN_BULK ? (3 + OUT_COUNT + 7) / 16 * 16 + 8
+                                              : (CJ_COLUMNS + 31) / 32 * 32 + 8;
 constexpr int OUT_BUFFER = OUT_PIECES * OUT_PITCH;
 static_assert(!PHASED || CJ_RUN_ROWS == 1 || ROWS_JOINED, "plan and kernel disagree");
 constexpr int RING_OFFSET = 16 * (CJ_STAGES * BUFFER + CJ_COLUMNS); /* COLUMNS: what the last run may reach past a buffer */
@@ -183,6 +186,9 @@ constexpr int IMAGES_OFFSET = CHANNELS_OFFSET + (CHANNELS_SHARED ? 16 * (int)CHA
 constexpr int SCALED_TILES = 4, RATIOS_OFFSET = IMAGES_OFFSET + (IMAGES ? 8 * SCALED_TILES * TILE_X : 0);
 constexpr int BARRIER_OFFSET = RATIOS_OFFSET + (IMAGES ? 4 * CJ_STAGES * TILE_X : 0);
 constexpr int STORE_WARPS = !CJ_STORING ? 0 : RESIDENT ? 4 : 3; /* the fourth brings weights */
+/* Are there rows or planes of outputs that no tap reaches? The warps that store them, if any are idle. */
+constexpr bool BIAS_ROWS = CJ_ACTIVE_Z < CJ_PHASES_Z || (CJ_ACTIVE_Y < CJ_PHASES_Y && !ROWS_JOINED);
+constexpr int BIAS_WARPS = BIAS_ROWS && !CJ_HAS_Z && CJ_FILL_GROUPS == 1 ? 3 : 0;
 constexpr int SENT_ROWS = OUT_ROWS * (STORE_WARPS > 0 && CJ_OUT_BUFFERS > 1 ? 2 : 1); /* of products, that leave at once */
 constexpr int SENDS = CJ_OUT_BUFFERS * OUT_ROWS / SENT_ROWS; /* of a warp: buffers for so many */
 constexpr int ALL_SENDS = STORE_WARPS > 0 ? CONSUMERS * 4 * SENDS : 0;
@@ -284,7 +290,7 @@ __device__ __forceinline__ tile make_tile(position index, const sizes &size) {
     t.x = take(index, ((size.out_x + CJ_LEAD_X + CJ_PHASES_X - 1) / CJ_PHASES_X + TILE_X - 1) / TILE_X) * TILE_X;
     t.k_tile = take(index, K_TILES);
     t.y = take(index, ((size.out_y + CJ_LEAD_Y + CJ_PHASES_Y - 1) / CJ_PHASES_Y + TILE_Y - 1) / TILE_Y) * TILE_Y;
-    t.z = take(index, (size.out_z + CJ_LEAD_Z + CJ_PHASES_Z - 1) / CJ_PHASES_Z);
+    t.z = take(index, positions_z(size));
     t.group = take(index, CJ_GROUPS);
     t.n = index;
     return t;
@@ -391,7 +397,7 @@ CJ_KERNEL(convjit_forward, cj_forward_args, args) {
     if (threadIdx.x == 0) {
         for (int i = 0; i < CJ_STAGES; ++i) {
             cj_barrier_init(&shared.full[i], IMAGES ? IMAGE_FILLERS : FILLERS);
-            cj_barrier_init(&shared.empty[i], CONSUMERS * WARPGROUP);
+            cj_barrier_init(&shared.empty[i], CONSUMERS * WARPGROUP + BIAS_WARPS);
         }
 #pragma unroll 1
         for (int i = 0; i < CJ_SLOTS; ++i) {
@@ -425,7 +431,9 @@ CJ_KERNEL(convjit_forward, cj_forward_args, args) {
     } else {
         cj_set_registers<CJ_OTHER_REGISTERS, BEGUN_WITH>();
         const int warp = cj_uniform(thread / 32), lane = thread % 32;
-        if (warp == 3 && lane == 0) {
+        if (BIAS_WARPS > 0 && warp < BIAS_WARPS) {
+            store_bias(shared, args, warp, lane);
+        } else if (warp == 3 && lane == 0) {
             bring_weights(shared, args);
         }
         if (STORE_WARPS > 0 && warp < STORE_WARPS) {

@@ -101,13 +101,24 @@ static bool joined_rows(const cj_problem *p, const cj_tensor_config *c) {
 static bool in_bulk(const cj_problem *p, const cj_tensor_config *c) {
     return p->desc.beta == 0.0F && c->image_taps == 0 && (c->run_rows == 1 || joined_rows(p, c));
 }
+static int64_t out_pieces(const cj_problem *p, const cj_tensor_config *c) {
+    return CJ_ROWS / (c->active[CJ_X] * (joined_rows(p, c) ? c->active[CJ_Y] : 1));
+}
 static int64_t out_pitch(const cj_problem *p, const cj_tensor_config *c) {
     const int64_t rows = c->run_rows * c->phases[CJ_Y] * c->out_size[CJ_X], row = c->run_x * c->phases[CJ_X];
     const int64_t count = joined_rows(p, c) ? rows : phased(c) ? row : c->columns;
-    return phased(c) || in_bulk(p, c) ? (3 + count + 7) / 16 * 16 + 8 : cj_round_up(c->columns, 32) + 8;
+    return out_pieces(p, c) == 2        ? (3 + count + 15) / 32 * 32 + 16
+           : phased(c) || in_bulk(p, c) ? (3 + count + 7) / 16 * 16 + 8
+                                        : cj_round_up(c->columns, 32) + 8;
 }
-static int64_t out_pieces(const cj_problem *p, const cj_tensor_config *c) {
-    return CJ_ROWS / (c->active[CJ_X] * (joined_rows(p, c) ? c->active[CJ_Y] : 1));
+
+/* What part of the outputs are rows or planes that no tap reaches? Do warps beside the filling ones store them? */
+static double bias_rows(const cj_problem *p, const cj_tensor_config *c) {
+    const double reached_y = joined_rows(p, c) ? 1.0 : (double)c->active[CJ_Y] / (double)c->phases[CJ_Y];
+    return 1.0 - reached_y * (double)c->active[CJ_Z] / (double)c->phases[CJ_Z];
+}
+static bool bias_warps(const cj_problem *p, const cj_tensor_config *c) {
+    return bias_rows(p, c) > 0.0 && p->desc.beta == 0.0F && c->fill_groups == 1;
 }
 
 int64_t cj_tensor_k_blocks(const cj_problem *p, const cj_tensor_tile *t, const cj_tensor_config *c) {
@@ -263,6 +274,8 @@ static double tile_cost(const cj_problem *p, const cj_tensor_config *c, const cj
         (double)p->group_out; /* of a sum */
     const double store = outputs * sums_of(c) * CONSUMERS * 128.0 * 4.0 / 19.0 * store_penalty(p, c);
     const double waited_for = in_bulk(p, c) ? 1.0 - c->out_buffers / (2.0 * own_sets(c)) : 1.0; /* of the store */
+    const double bias = bias_rows(p, c); /* of the outputs: others store it, or lanes, which wait for half of it */
+    const double own_store = store * ((1.0 - bias) * waited_for + (bias_warps(p, c) ? 0.0 : 0.5 * bias));
     const double staging = c->storing ? 810.0 : 1185.0;
     const double input = (double)(t->chunks * t->units * DEPTH * 4),
                  strides = (double)p->stride[CJ_Y] * (double)p->stride[CJ_X];
@@ -274,7 +287,7 @@ static double tile_cost(const cj_problem *p, const cj_tensor_config *c, const cj
         (double)slots * (slot_cost(c) + sum_cost(c, cj_tensor_compensation(c, t))) + (double)own_sets(c) * staging;
     const double fill = (double)t->chunks * fill_cost(c, t);
     const double all_fill = fill * (c->image_taps > 0 ? c->fill_groups : 1.0);
-    const double parts[] = {2.0 * consumer + all_fill, consumer + store * waited_for, fill_time(p, c, t, fill),
+    const double parts[] = {2.0 * consumer + all_fill, consumer + own_store, fill_time(p, c, t, fill),
                             store + first / 19.0 + weights / 92.0};
     double sum = 0.0;
     for (int i = 0; i < 4; ++i) {
@@ -359,7 +372,7 @@ int32_t cj_tensor_consumer_registers(const cj_problem *p, const cj_tensor_config
 }
 
 int32_t cj_tensor_other_registers(const cj_problem *p, const cj_tensor_config *c) {
-    return !c->storing ? 24 : p->dynamic ? 64 : 40;
+    return !c->storing && !bias_warps(p, c) ? 24 : p->dynamic ? 64 : 40;
 }
 
 int32_t cj_tensor_filler_registers(const cj_problem *p, const cj_tensor_config *c, const cj_tensor_tile *t) {

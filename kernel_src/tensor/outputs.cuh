@@ -288,9 +288,14 @@ __device__ __forceinline__ void store(float (&total)[OWN], const span &seen, con
         } else {
             __syncwarp();
             if (PHASED) {
-                const sent_piece piece = make_sent_piece(args, size, t, run, first_k - in_send, lane);
-                send_pieces(sent, piece, size, lane);
-                send_bias(piece, args, size, t, lane);
+                const tile sent_tile = make_tile(PIECE_ANEW ? cj_opaque(index) : index, size);
+                const product_row sent_row = row_of(PIECE_ANEW ? cj_opaque(first_k + row) : first_k + row);
+                const phased_piece piece = make_phased_piece(sent_row, size, sent_tile, run);
+                float *const y = address_of(piece, args, size, sent_tile);
+                send_pieces(sent, piece, y, args, size, sent_tile, lane);
+                if (BIAS_ROWS && BIAS_WARPS == 0) {
+                    send_bias(sent_row, piece, y, channel.x, args, size, sent_tile, lane);
+                }
             } else {
                 send_rows(sent, args, size, place, first_k - in_send, lane);
             }
