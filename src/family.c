@@ -138,7 +138,7 @@ size_t cj_family_ways(const cj_problem *problem, const cj_target *target, cj_way
     cj_text reasons = {0};
     for (size_t i = 0; i < FAMILIES; ++i) {
         const cj_family *const family = families[i].family;
-        if (!computes_nth(i, problem, target, &reasons)) {
+        if (!computes(&families[i], problem, target, &reasons)) {
             continue;
         }
         cj_candidates list = {0};

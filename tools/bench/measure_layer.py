@@ -2,7 +2,7 @@
 
 First convjit, in each wanted math and family: create with an empty cache (cold), create again from disk (warm), set
 weights, poison y, forward, compare sampled outputs with float64, and only then time. Wrong results are never timed.
-Where ways are tuned, the best predicted ones are timed before, briefly, and all this is of the fastest; planned_ms is the
+Where ways are tuned, the best predicted ones are compared and timed before, briefly, and all this is of the fastest; planned_ms is the
 time of the first, which convjit takes where nothing is measured. cuDNN is in benchmark mode, which measures too.
 Then cuDNN, in fp32 and tf32 as these maths need, on the same x and w: channels first, then channels last.
 
@@ -145,7 +145,7 @@ class Bench:
             return first_line(error)
 
     def _fastest(self, problem, desc, row):
-        """Of the best predicted ways, each timed twice, in both orders."""
+        """Of the best predicted ways, each compared, and timed twice, in both orders. One that is wrong is an error."""
         ys = [torch.empty(problem.y_shape, device=self.device) for _ in problem.xs]
         ios = [Layer.io(problem.batch, x.data_ptr(), y.data_ptr()) for x, y in zip(problem.xs, ys)]
         ways = self.convjit.ways(desc, self.target_name, self.tune)
@@ -154,6 +154,10 @@ class Bench:
             for way in ways + ways[::-1]:
                 with Layer(context, desc, way) as layer:
                     layer.set_weights(problem.w.data_ptr(), problem.bias.data_ptr(), self.stream)
+                    ys[0].fill_(torch.nan)
+                    layer.forward(ios[0], self.stream)
+                    if wrong := compare(problem, {"math": row["math"]}, ys[0]):
+                        raise ValueError(f"{way[0].decode()} {way[1].decode()}: {wrong}")
                     ms = median_ms(lambda i: layer.forward(ios[i], self.stream), len(ios), self.seconds / 4)
                     torch.cuda.synchronize()
                     times[way] = min(times[way], ms)

@@ -82,13 +82,13 @@ def commits(results):
 
 
 def tuned(rows):
-    """Which rows are of plans that were measured, as cuDNN's are in benchmark mode, and what they gain."""
+    """Which rows are of the fastest of several ways, as cuDNN's are in benchmark mode, and what they gain."""
     gains = [row["planned_ms"] / row["convjit_ms"] for row in rows if row["planned_ms"]]
     if not gains:
         return ""
     return (
-        f"{len(gains)} rows with plans of `convjit tune`; as planned without measuring they take "
-        f"{100 * bench_files.geometric_mean(gains) - 100:.1f} % longer on average, {100 * max(gains) - 100:.0f} at most. "
+        f"{len(gains)} rows are the fastest of several candidates, as `convjit tune` finds it; as planned without "
+        f"measuring they take {100 * bench_files.geometric_mean(gains) - 100:.1f} % longer on average, {100 * max(gains) - 100:.0f} at most. "
     )
 
 

@@ -11,7 +11,7 @@ static const command COMMANDS[] = {
      "build each layer for each target into the cache, once; needs no GPU. A run that was stopped goes on where it was",
      COMMAND_WARM, command_warm},
     {"tune", "--plans FILE [OPTION ...] [LAYER-LINE | FILE ...]",
-     "measure the best predicted ways to compute each layer, check the fastest, and add it to a plan file. Of ways "
+     "compare and time the best predicted ways to compute each layer, and add the fastest to a plan file. Of ways "
      "that\n"
      "  are within 2 % of the fastest the one predicted to be faster is taken. Applications take the file by "
      "CONVJIT_PLANS",

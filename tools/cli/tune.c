@@ -22,7 +22,6 @@ static const report_column COLUMNS[] = {
     {"measured", "of", 0},
     {"worst_over_sum", "error/S", REPORT_POWER},
     {"worst_over_tolerance", "of limit", 2},
-    {"message", NULL, REPORT_TEXT},
     {"result", "result", REPORT_TEXT},
 };
 
@@ -42,33 +41,40 @@ typedef struct ways_tried {
     const build *builds;
     size_t count;
     double ms[WAYS_MAX]; /* NaN: failed, or not built */
-    size_t measured, best;
+    double over_sum[WAYS_MAX], over_tolerance[WAYS_MAX];
+    size_t measured, failed, best;
 } ways_tried;
 
 static double least(double a, double b) {
     return isnan(a) || b < a ? b : a;
 }
 
-static void note(const tuning *t, const named_layer *layer, const char *config, const char *message) {
-    (void)fprintf(t->notes, "%s: %s%s%s\n", layer->name, config, config[0] != '\0' ? ": " : "",
+/* A way that fails fails the layer, whose others are measured all the same. */
+static void note(const tuning *t, const build *b, ways_tried *tried, const char *message) {
+    tried->failed++;
+    (void)fprintf(t->notes, "%s: %s%s%s\n", b->layer->name, b->as.config, b->as.config[0] != '\0' ? ": " : "",
                   message != NULL ? message : "memory is used up");
 }
 
-/* Times every way; the data is that of the layer, whatever computes it. */
-static void time_all(const tuning *t, const named_layer *layer, ways_tried *tried, trial_data **data) {
+/* Compares and times every way that was built, then times it again; the data is that of the layer, whatever computes
+ * it. */
+static void try_all(const tuning *t, ways_tried *tried, trial_data **data) {
     trial_setup setup = *t->setup;
-    setup.check = 0; /* the fastest is compared, in the end */
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < ROUNDS; round++, setup.check = 0) {
         for (size_t i = 0; i < tried->count; i++) {
             const size_t at = round % 2 == 0 ? i : tried->count - 1 - i;
             const build *const b = &tried->builds[at];
             if (b->result != BUILD_READY || (round > 0 && isnan(tried->ms[at]))) {
                 continue;
             }
-            trial one = trial_run(&setup, layer, &b->as, data);
+            trial one = trial_run(&setup, b->layer, &b->as, data);
             tried->ms[at] = one.passed ? least(tried->ms[at], one.forward_ms) : NAN;
+            if (round == 0) {
+                tried->over_sum[at] = one.over_sum;
+                tried->over_tolerance[at] = one.over_tolerance;
+            }
             if (!one.passed) {
-                note(t, layer, b->as.config, one.message);
+                note(t, b, tried, one.message);
             }
             trial_free(&one);
         }
@@ -105,20 +111,20 @@ static bool append(const tuning *t, const named_layer *layer, const ways_tried *
     return fine;
 }
 
-static void add_row(const tuning *t, const named_layer *layer, const ways_tried *tried, const trial *last, bool fine) {
+static void add_row(const tuning *t, const named_layer *layer, const ways_tried *tried, bool fine) {
     char line[CONVJIT_LAYER_LINE_MAX];
-    const bool found = tried->best < tried->count;
+    const size_t best = tried->best;
+    const bool found = best < tried->count;
     (void)convjit_layer_line_format(&layer->desc, layer->batch, line, sizeof line);
     report_text(t->table, layer->name);
     report_text(t->table, line);
-    report_text(t->table, found ? tried->builds[tried->best].as.family : NULL);
-    report_text(t->table, found ? tried->builds[tried->best].as.config : NULL);
-    report_number(t->table, found ? tried->ms[tried->best] : NAN);
+    report_text(t->table, found ? tried->builds[best].as.family : NULL);
+    report_text(t->table, found ? tried->builds[best].as.config : NULL);
+    report_number(t->table, found ? tried->ms[best] : NAN);
     report_number(t->table, found ? tried->ms[0] : NAN);
     report_number(t->table, (double)tried->measured);
-    report_number(t->table, last->over_sum);
-    report_number(t->table, last->over_tolerance);
-    report_text(t->table, last->message);
+    report_number(t->table, found ? tried->over_sum[best] : NAN);
+    report_number(t->table, found ? tried->over_tolerance[best] : NAN);
     report_text(t->table, fine ? "pass" : "FAIL");
 }
 
@@ -127,26 +133,15 @@ static bool tune_layer(const tuning *t, const build *builds) {
     const named_layer *const layer = builds->layer;
     ways_tried tried = {.builds = builds};
     trial_data *data = NULL;
-    trial last = {.over_sum = NAN, .over_tolerance = NAN};
-    bool fine = false;
     for (const build *b = builds; b < t->builds + t->count && b->layer == layer; b++, tried.count++) {
         tried.ms[tried.count] = NAN;
         if (b->result != BUILD_READY) {
-            note(t, layer, b->as.config, b->message);
+            note(t, b, &tried, b->message);
         }
     }
-    time_all(t, layer, &tried, &data);
-    if (find_best(&tried)) {
-        trial_setup setup = *t->setup;
-        setup.repeat = 0;
-        last = trial_run(&setup, layer, &builds[tried.best].as, &data);
-        fine = last.passed && append(t, layer, &tried);
-        if (!last.passed) {
-            note(t, layer, builds[tried.best].as.config, last.message);
-        }
-    }
-    add_row(t, layer, &tried, &last, fine);
-    trial_free(&last);
+    try_all(t, &tried, &data);
+    const bool fine = find_best(&tried) && append(t, layer, &tried) && tried.failed == 0;
+    add_row(t, layer, &tried, fine);
     trial_data_free(t->setup, data);
     return fine;
 }
