@@ -11,15 +11,16 @@
  * Output channels are rows of products, and outputs are positions of a grid, one each. But in a transposed layer, or one of
  * few output channels, a position has several outputs, its phases, and a row is a channel's phase: tensor/phases.cuh.
  *
- * Where the kernel is the whole input, positions are images (IMAGES).
+ * Where the kernel is the whole input, positions are images (IMAGES): tensor/images.cuh.
  *
  * Roles. 512 threads: two consumer warpgroups, each with runs of COLUMNS pixels or blocks of 64 channels of its own; one
- * group of four filling warps, or two by turns, that bring the input under the tile, halo included and padding as zeros, to
- * STAGES buffers; and, beside one group, a thread that brings the weights to a ring of SLOTS slots. Barriers hand buffers
- * and slots over and back. The second consumer begins LAG slots late, so that one stores its outputs while the other
- * multiplies.
+ * group of four filling warps, or two by turns (together, if positions are images), that bring the input under the tile,
+ * halo included and padding as zeros, to STAGES buffers; and, beside one group, a thread that brings the weights to a ring of
+ * SLOTS slots. Barriers hand buffers and slots over and back. The second consumer begins LAG slots late, so that one stores
+ * its outputs while the other multiplies.
  * If STORING, consumers only bring outputs to shared memory; warps beside that thread, and its own where weights stay, send
- * them on: the copies of a tile wait longer for the memory than they take to issue.
+ * them on: the copies of a tile wait longer for the memory than they take to issue. Or they store rows of outputs that are
+ * bias alone.
  *
  * Shared memory holds 16-byte units: eight lines of one pixel in half precision. A buffer is
  *   unit[PARTS][CHUNK_C / 8][PARITIES_Y][PARITIES_X][ROWS][PITCH]
@@ -28,9 +29,9 @@
  * i / PITCH and column i % PITCH; columns from RUN_X on are computed and thrown away.
  *
  * Numbers. A value v is multiplied by a power of two s, one for a stage's input (where each image is a position, one for an
- * image, found before its first stage, for no result may depend on other images) and one for an output channel's weights,
- * so that the largest |v| * s lies in [2^14, 2^15), and split: hi = half(v * s), lo = half((v * s - hi) * LO), 22 bits and
- * a sign. PRODUCTS = 4 (math fp32): lo * lo, the two mixed ones, hi * hi, with LO = 2^11 and the sum divided by it in
+ * image's stages so far, for no result may depend on other images) and one for an output channel's weights, so that the
+ * largest |v| * s lies in [2^14, 2^15), and split: hi = half(v * s), lo = half((v * s - hi) * LO), 22 bits and a sign.
+ * PRODUCTS = 4 (math fp32): lo * lo, the two mixed ones, hi * hi, with LO = 2^11 and the sum divided by it in
  * between, so that all |v| * s >= 2^-13 keep their bits; without lo * lo one product alone can be 1.06 * 2^-21 off.
  * PRODUCTS = 3 (fp32_block) leaves it out and has LO = 1, so that nothing comes in between: |v| * s >= 2^-1 keep their
  * bits. PRODUCTS = 1 (tf32) is hi * hi. With each product the tensor core cuts off what lies below the running
@@ -80,9 +81,9 @@
  * CJ_LOSS                   what a sum loses of itself on average, in 2^-23rds: see kernels.md         1
  * CJ_COMPENSATED            what is rounded off the total is where the next sum begins: 2, of a slot: 1    2
  * CJ_OUT_BUFFERS            of eight channels' outputs, for each warp: divides 2 OWN_SETS                2
- * CJ_FILL_GROUPS            groups of filling warps, each with every second stage: 2, or 1               1
+ * CJ_FILL_GROUPS            groups of filling warps, each with every second stage or image: 2, or 1      1
  * CJ_STORING                1 = warps of their own send outputs; only beside one filling group           1
- * CJ_LANES                  threads that fill a piece of a row: 8, 16 or 32                              32
+ * CJ_LANES                  threads that fill a piece of a row: 8, 16 or 32; an image: 1, 2, 4 or 8      32
  * CJ_JOB_ITEMS              units of such a piece for each of them                                       3
  * CJ_CONSUMER_REGISTERS     of a thread; with the next, 256 if there are two filling groups              168
  * CJ_FILLER_REGISTERS       ... of a filling warp's                                                      136
@@ -130,7 +131,7 @@ constexpr int PARITIES_Y = CJ_CHUNK_Y > 1 ? CJ_STRIDE_Y : 1, PARITIES_X = TAPS_X
 constexpr int TAP_Y = CJ_CHUNK_Y > 1 ? CJ_DILATION_Y : 0, TAP_X = TAPS_X > 1 ? CJ_DILATION_X : 0;
 constexpr int REACH = (TAPS_X - 1) * TAP_X;
 constexpr int ROWS = TILE_Y + (CJ_CHUNK_Y - 1) * TAP_Y / CJ_STRIDE_Y;
-constexpr int PITCH = TILE_X + CJ_OVERLAP + REACH / CJ_STRIDE_X;
+constexpr int PITCH = (TILE_X + CJ_OVERLAP + REACH / CJ_STRIDE_X) | (IMAGES ? 1 : 0); /* odd: see tensor/images.cuh */
 constexpr int PLANE = PARITIES_Y * PARITIES_X * ROWS * PITCH; /* units */
 constexpr int PART = PLANES * PLANE, BUFFER = PARTS * PART;
 
@@ -163,13 +164,15 @@ typedef float items[CJ_JOB_ITEMS][DEPTH];
 /* Shared memory. A piece of outputs is what follows each other in memory: a channel's, if a run has one row, or whole ones,
  * which then have all phases along y. Pieces leave by bulk copies, for which they lie here as they do there within their 16
  * bytes. Pitches are in floats; with 8 more than a multiple of 16, rows that threads write pairs to at once lie in different
- * banks. */
+ * banks; two pieces that threads write every second float of want 16. */
 constexpr bool ROWS_JOINED = !CJ_DYNAMIC && RUN_X == (CJ_OUT_X + CJ_LEAD_X + CJ_PHASES_X - 1) / CJ_PHASES_X &&
                              CJ_OVERLAP == 0 && EIGHT % CJ_ACTIVE_Y == 0;
 constexpr bool IN_BULK = !CJ_HAS_Z && !IMAGES && (CJ_RUN_ROWS == 1 || ROWS_JOINED);
 constexpr int OUT_COUNT = ROWS_JOINED ? CJ_RUN_ROWS * CJ_PHASES_Y * CJ_OUT_X : PHASED ? RUN_X * CJ_PHASES_X : CJ_COLUMNS;
-constexpr int OUT_PITCH = PHASED || IN_BULK ? (3 + OUT_COUNT + 7) / 16 * 16 + 8 : (CJ_COLUMNS + 31) / 32 * 32 + 8;
 constexpr int ROWS_OF_PIECE = CJ_ACTIVE_X * (ROWS_JOINED ? CJ_ACTIVE_Y : 1), OUT_PIECES = OUT_ROWS / ROWS_OF_PIECE;
+constexpr int OUT_PITCH = OUT_PIECES == 2     ? (3 + OUT_COUNT + 15) / 32 * 32 + 16
+                          : PHASED || IN_BULK ? (3 + OUT_COUNT + 7) / 16 * 16 + 8
+                                              : (CJ_COLUMNS + 31) / 32 * 32 + 8;
 constexpr int OUT_BUFFER = OUT_PIECES * OUT_PITCH;
 static_assert(!PHASED || CJ_RUN_ROWS == 1 || ROWS_JOINED, "plan and kernel disagree");
 constexpr int RING_OFFSET = 16 * (CJ_STAGES * BUFFER + CJ_COLUMNS); /* COLUMNS: what the last run may reach past a buffer */
@@ -180,8 +183,12 @@ constexpr int FOLDED_LINES = CJ_FOLD > 0 ? CHUNKS_C * CJ_CHUNK_C : 0, CHANNELS_O
 constexpr bool CHANNELS_SHARED = CHANNELS <= 256;
 constexpr int IMAGES_OFFSET = CHANNELS_OFFSET + (CHANNELS_SHARED ? 16 * (int)CHANNELS : 0);
 /* Tiles whose images' scales are kept: when those of a tile are found, the consumers are done with the fourth before it. */
-constexpr int SCALED_TILES = 4, BARRIER_OFFSET = IMAGES_OFFSET + (IMAGES ? 8 * SCALED_TILES * TILE_X : 0);
+constexpr int SCALED_TILES = 4, RATIOS_OFFSET = IMAGES_OFFSET + (IMAGES ? 8 * SCALED_TILES * TILE_X : 0);
+constexpr int BARRIER_OFFSET = RATIOS_OFFSET + (IMAGES ? 4 * CJ_STAGES * TILE_X : 0);
 constexpr int STORE_WARPS = !CJ_STORING ? 0 : RESIDENT ? 4 : 3; /* the fourth brings weights */
+/* Are there rows or planes of outputs that no tap reaches? The warps that store them, if any are idle. */
+constexpr bool BIAS_ROWS = CJ_ACTIVE_Z < CJ_PHASES_Z || (CJ_ACTIVE_Y < CJ_PHASES_Y && !ROWS_JOINED);
+constexpr int BIAS_WARPS = BIAS_ROWS && !CJ_HAS_Z && CJ_FILL_GROUPS == 1 ? 3 : 0;
 constexpr int SENT_ROWS = OUT_ROWS * (STORE_WARPS > 0 && CJ_OUT_BUFFERS > 1 ? 2 : 1); /* of products, that leave at once */
 constexpr int SENDS = CJ_OUT_BUFFERS * OUT_ROWS / SENT_ROWS; /* of a warp: buffers for so many */
 constexpr int ALL_SENDS = STORE_WARPS > 0 ? CONSUMERS * 4 * SENDS : 0;
@@ -204,6 +211,8 @@ struct shared_memory {
     folded_line *lines; /* [FOLDED_LINES] */
     float4 *channels;   /* [CHANNELS] if they are few: see the packed weights */
     float2 *images;     /* [SCALED_TILES][TILE_X] if images are positions: what scale holds, of each */
+    float *ratios;      /* [STAGES][TILE_X]: 1, or what its total is to be multiplied by, for s has changed */
+    uint4 *changed;     /* [STAGES][FILL_GROUPS]: has any, of the images of each warp? It lies where `span` else does */
     cj_barrier *full, *empty, *slot_full, *slot_empty, *filling, *start;
     cj_barrier *out_full, *out_empty; /* [CONSUMERS * 4][SENDS] if there are storing warps */
 };
@@ -213,7 +222,8 @@ __device__ __forceinline__ shared_memory make_shared(unsigned char *base) {
     s.buffers = (uint4 *)base, s.ring = (uint4 *)(base + RING_OFFSET);
     s.out = (float *)(base + OUT_OFFSET), s.scale = (float2 *)(base + SCALE_OFFSET), s.span = (uint2 *)(base + SPAN_OFFSET);
     s.lines = (folded_line *)(base + LINES_OFFSET), s.channels = (float4 *)(base + CHANNELS_OFFSET);
-    s.images = (float2 *)(base + IMAGES_OFFSET);
+    s.images = (float2 *)(base + IMAGES_OFFSET), s.ratios = (float *)(base + RATIOS_OFFSET);
+    s.changed = (uint4 *)s.span;
     s.full = (cj_barrier *)(base + BARRIER_OFFSET), s.empty = s.full + CJ_STAGES;
     s.slot_full = s.empty + CJ_STAGES, s.slot_empty = s.slot_full + CJ_SLOTS;
     s.filling = s.slot_empty + CJ_SLOTS, s.start = s.filling + CJ_FILL_GROUPS;
@@ -280,7 +290,7 @@ __device__ __forceinline__ tile make_tile(position index, const sizes &size) {
     t.x = take(index, ((size.out_x + CJ_LEAD_X + CJ_PHASES_X - 1) / CJ_PHASES_X + TILE_X - 1) / TILE_X) * TILE_X;
     t.k_tile = take(index, K_TILES);
     t.y = take(index, ((size.out_y + CJ_LEAD_Y + CJ_PHASES_Y - 1) / CJ_PHASES_Y + TILE_Y - 1) / TILE_Y) * TILE_Y;
-    t.z = take(index, (size.out_z + CJ_LEAD_Z + CJ_PHASES_Z - 1) / CJ_PHASES_Z);
+    t.z = take(index, positions_z(size));
     t.group = take(index, CJ_GROUPS);
     t.n = index;
     return t;
@@ -341,6 +351,7 @@ struct descriptor_steps {
 __constant__ const descriptor_steps product_steps;
 
 #include "tensor/fill.cuh"
+#include "tensor/images.cuh"
 #include "tensor/add.cuh"
 #include "tensor/pieces.cuh"
 #include "tensor/exact.cuh"
@@ -385,8 +396,8 @@ CJ_KERNEL(convjit_forward, cj_forward_args, args) {
     }
     if (threadIdx.x == 0) {
         for (int i = 0; i < CJ_STAGES; ++i) {
-            cj_barrier_init(&shared.full[i], FILLERS);
-            cj_barrier_init(&shared.empty[i], CONSUMERS * WARPGROUP);
+            cj_barrier_init(&shared.full[i], IMAGES ? IMAGE_FILLERS : FILLERS);
+            cj_barrier_init(&shared.empty[i], CONSUMERS * WARPGROUP + BIAS_WARPS);
         }
 #pragma unroll 1
         for (int i = 0; i < CJ_SLOTS; ++i) {
@@ -412,11 +423,17 @@ CJ_KERNEL(convjit_forward, cj_forward_args, args) {
         consume(shared, args);
     } else if (role < CONSUMERS + CJ_FILL_GROUPS) {
         cj_set_registers<CJ_FILLER_REGISTERS, BEGUN_WITH>();
-        fill(shared, args, role - CONSUMERS, thread);
+        if (IMAGES) {
+            fill_images(shared, args, (int)threadIdx.x - CONSUMERS * WARPGROUP);
+        } else {
+            fill(shared, args, role - CONSUMERS, thread);
+        }
     } else {
         cj_set_registers<CJ_OTHER_REGISTERS, BEGUN_WITH>();
         const int warp = cj_uniform(thread / 32), lane = thread % 32;
-        if (warp == 3 && lane == 0) {
+        if (BIAS_WARPS > 0 && warp < BIAS_WARPS) {
+            store_bias(shared, args, warp, lane);
+        } else if (warp == 3 && lane == 0) {
             bring_weights(shared, args);
         }
         if (STORE_WARPS > 0 && warp < STORE_WARPS) {

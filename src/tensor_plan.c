@@ -26,7 +26,7 @@ enum {
     MOST_SHARED_CHANNELS = 256,            /* what is known of them lies in shared memory */
     CHANNEL_BYTES = 16,                    /* of what is known of an output channel */
     LINE_BYTES = 16,                       /* of a folded line in the table of them */
-    IMAGE_BYTES = 4 * 8,                   /* of an image's scale, of four tiles, where images are positions */
+    IMAGE_BYTES = 4 * 8 + 2 * 4,           /* of an image's scales, of four tiles and two stages */
     SPAN_BYTES = 2 * 8 * 2 * FILLERS / 32, /* of two groups of filling warps */
 };
 
@@ -101,13 +101,24 @@ static bool joined_rows(const cj_problem *p, const cj_tensor_config *c) {
 static bool in_bulk(const cj_problem *p, const cj_tensor_config *c) {
     return p->desc.beta == 0.0F && c->image_taps == 0 && (c->run_rows == 1 || joined_rows(p, c));
 }
+static int64_t out_pieces(const cj_problem *p, const cj_tensor_config *c) {
+    return CJ_ROWS / (c->active[CJ_X] * (joined_rows(p, c) ? c->active[CJ_Y] : 1));
+}
 static int64_t out_pitch(const cj_problem *p, const cj_tensor_config *c) {
     const int64_t rows = c->run_rows * c->phases[CJ_Y] * c->out_size[CJ_X], row = c->run_x * c->phases[CJ_X];
     const int64_t count = joined_rows(p, c) ? rows : phased(c) ? row : c->columns;
-    return phased(c) || in_bulk(p, c) ? (3 + count + 7) / 16 * 16 + 8 : cj_round_up(c->columns, 32) + 8;
+    return out_pieces(p, c) == 2        ? (3 + count + 15) / 32 * 32 + 16
+           : phased(c) || in_bulk(p, c) ? (3 + count + 7) / 16 * 16 + 8
+                                        : cj_round_up(c->columns, 32) + 8;
 }
-static int64_t out_pieces(const cj_problem *p, const cj_tensor_config *c) {
-    return CJ_ROWS / (c->active[CJ_X] * (joined_rows(p, c) ? c->active[CJ_Y] : 1));
+
+/* What part of the outputs are rows or planes that no tap reaches? Do warps beside the filling ones store them? */
+static double bias_rows(const cj_problem *p, const cj_tensor_config *c) {
+    const double reached_y = joined_rows(p, c) ? 1.0 : (double)c->active[CJ_Y] / (double)c->phases[CJ_Y];
+    return 1.0 - reached_y * (double)c->active[CJ_Z] / (double)c->phases[CJ_Z];
+}
+static bool bias_warps(const cj_problem *p, const cj_tensor_config *c) {
+    return bias_rows(p, c) > 0.0 && p->desc.beta == 0.0F && c->fill_groups == 1;
 }
 
 int64_t cj_tensor_k_blocks(const cj_problem *p, const cj_tensor_tile *t, const cj_tensor_config *c) {
@@ -126,6 +137,10 @@ static void set_products(const cj_problem *p, const cj_tensor_config *c, cj_tens
     t->products = cj_round_up(slice_products(p, c), c->slot_products);
 }
 static void set_jobs(const cj_tensor_config *c, cj_tensor_tile *t) {
+    if (c->image_taps > 0) {
+        t->jobs = t->held = cj_divide_up(t->x, (int64_t)FILLERS * c->fill_groups / c->lanes);
+        return;
+    }
     const int64_t pieces = t->rows * cj_divide_up(t->columns, (int64_t)c->lanes * c->job_items);
     t->jobs = cj_divide_up(pieces, FILLERS / c->lanes);
     t->held = t->jobs * c->job_items;
@@ -145,7 +160,7 @@ static void set_shared(const cj_problem *p, const cj_tensor_config *c, cj_tensor
 
 cj_tensor_tile cj_tensor_tile_of(const cj_problem *p, const cj_tensor_config *c) {
     cj_tensor_tile t = cj_tensor_outputs(c);
-    t.pitch = t.x + c->overlap + reach(p, c) / p->stride[CJ_X];
+    t.pitch = (t.x + c->overlap + reach(p, c) / p->stride[CJ_X]) | (c->image_taps > 0 ? 1 : 0);
     t.rows = c->chunk_c / DEPTH * rows_of(p, c, &t);
     t.columns = columns_of(p, c, &t);
     t.units = t.rows * t.columns;
@@ -176,6 +191,9 @@ int32_t cj_tensor_compensation(const cj_tensor_config *c, const cj_tensor_tile *
 
 /* Instructions of a filling warp for a stage; more if a team's plane is another one from job to job. */
 static double fill_cost(const cj_tensor_config *c, const cj_tensor_tile *t) {
+    if (c->image_taps > 0) {
+        return 120.0 + (double)t->held * (70.0 + 25.0 * cj_tensor_parts(c));
+    }
     const double planes = FILLERS / c->lanes % (c->chunk_c / DEPTH) == 0 ? 0.0 : 5.6;
     return 21.0 + (double)t->held * (24.0 + 10.0 * cj_tensor_parts(c) + planes) + (double)t->jobs * 22.0;
 }
@@ -218,7 +236,7 @@ static double store_penalty(const cj_problem *p, const cj_tensor_config *c) {
                                            : row;
     const int64_t places = step | channel | WIDE, whole = p->dynamic ? 1 : places & -places; /* a power of two */
     return (in_bulk(p, c)       ? 1.0
-            : c->image_taps > 0 ? 2.0
+            : c->image_taps > 0 ? 1.6
                                 : 4.4) *
            (c->overlap > 0       ? 1.17
             : whole == WIDE      ? 1.0
@@ -233,10 +251,17 @@ static bool prefetched(const cj_problem *p, const cj_tensor_config *c) {
     return c->storing && c->fold == 0 && p->kernel[CJ_Z] * p->kernel[CJ_Y] == 1;
 }
 
-/* Of a filling warp, to find the scales of its images where these are positions: they wait for the memory, not fitted.
+/* That a filling warp's instructions take, and the loads of stages, as far as nothing hides these. Images: all groups
+ * fill each stage, with loads under way meanwhile; fitted apart, to 50 results of four layers, which it tells to 7 %.
  */
-static double scales_cost(const cj_problem *p, const cj_tensor_config *c, const cj_tensor_tile *t) {
-    return c->image_taps == 0 ? 0.0 : (double)t->x / 4.0 * (900.0 + (double)lines_of(p, c) / 4.0);
+static double fill_time(const cj_problem *p, const cj_tensor_config *c, const cj_tensor_tile *t, double fill) {
+    if (c->image_taps > 0) {
+        return fill * (c->fill_groups == 2 ? 2.2 : 2.5) + (double)t->chunks * 115.0;
+    }
+    const double of_one_group = (prefetched(p, c) ? 6.65 : 7.65) * (own_sets(c) > 1 ? 1.13 : 1.0);
+    const bool small_l1 = t->shared_bytes > ROOMY_SHARED;
+    const double rate = (c->fill_groups == 2 ? 5.7 : of_one_group) * (small_l1 ? 1.1 : 1.0);
+    return fill * rate + (double)t->chunks * (c->fill_groups == 2 ? 370.0 : 585.0);
 }
 
 /* Of a tile. Each instruction, whoever issues it, takes the tensor cores a cycle; beside them a consumer, the filling
@@ -249,11 +274,9 @@ static double tile_cost(const cj_problem *p, const cj_tensor_config *c, const cj
         (double)p->group_out; /* of a sum */
     const double store = outputs * sums_of(c) * CONSUMERS * 128.0 * 4.0 / 19.0 * store_penalty(p, c);
     const double waited_for = in_bulk(p, c) ? 1.0 - c->out_buffers / (2.0 * own_sets(c)) : 1.0; /* of the store */
+    const double bias = bias_rows(p, c); /* of the outputs: others store it, or lanes, which wait for half of it */
+    const double own_store = store * ((1.0 - bias) * waited_for + (bias_warps(p, c) ? 0.0 : 0.5 * bias));
     const double staging = c->storing ? 810.0 : 1185.0;
-    const double of_one_group = (prefetched(p, c) ? 6.65 : 7.65) * (own_sets(c) > 1 ? 1.13 : 1.0);
-    const bool small_l1 = t->shared_bytes > ROOMY_SHARED;
-    const double fill_rate = (c->fill_groups == 2 ? 5.7 : of_one_group) * (small_l1 ? 1.1 : 1.0);
-    const double latency = c->fill_groups == 2 ? 370.0 : 585.0; /* of a stage's loads, as far as nothing hides it */
     const double input = (double)(t->chunks * t->units * DEPTH * 4),
                  strides = (double)p->stride[CJ_Y] * (double)p->stride[CJ_X];
     const double own = 4.0 * (double)p->group_in * (double)p->stride[CJ_Z] * strides * (double)(t->y * t->x);
@@ -263,8 +286,8 @@ static double tile_cost(const cj_problem *p, const cj_tensor_config *c, const cj
     const double consumer =
         (double)slots * (slot_cost(c) + sum_cost(c, cj_tensor_compensation(c, t))) + (double)own_sets(c) * staging;
     const double fill = (double)t->chunks * fill_cost(c, t);
-    const double parts[] = {2.0 * consumer + fill, consumer + store * waited_for,
-                            fill * fill_rate + (double)t->chunks * latency + scales_cost(p, c, t),
+    const double all_fill = fill * (c->image_taps > 0 ? c->fill_groups : 1.0);
+    const double parts[] = {2.0 * consumer + all_fill, consumer + own_store, fill_time(p, c, t, fill),
                             store + first / 19.0 + weights / 92.0};
     double sum = 0.0;
     for (int i = 0; i < 4; ++i) {
@@ -343,13 +366,13 @@ int32_t cj_tensor_consumer_registers(const cj_problem *p, const cj_tensor_config
                wide = c->phases[CJ_X] > 1 && c->columns > 128;
     const int32_t least = phased(c) && residual ? 152 : near || wide || p->dynamic || residual ? 144 : 128;
     const bool kept = cj_tensor_compensation(c, t) != CJ_TENSOR_PLAIN;
-    const bool more = (c->products == 1 && rows) || (c->products == 4 && c->run_rows > 3);
+    const bool more = (c->products == 1 && (rows || c->image_taps > 0)) || (c->products == 4 && c->run_rows > 3);
     const int32_t beside = kept ? (c->run_rows > 3 ? 72 : 64) : residual && own_sets(c) > 1 ? 68 : more ? 52 : 44;
     return (int32_t)cj_most(cj_round_up(sums + beside, 8), least);
 }
 
 int32_t cj_tensor_other_registers(const cj_problem *p, const cj_tensor_config *c) {
-    return !c->storing ? 24 : p->dynamic ? 64 : 40;
+    return !c->storing && !bias_warps(p, c) ? 24 : p->dynamic ? 64 : 40;
 }
 
 int32_t cj_tensor_filler_registers(const cj_problem *p, const cj_tensor_config *c, const cj_tensor_tile *t) {
@@ -362,6 +385,14 @@ int32_t cj_tensor_filler_registers(const cj_problem *p, const cj_tensor_config *
  * too few registers for the units of a stage and for what it knows of their jobs. */
 static bool choose_jobs(const cj_problem *p, cj_tensor_config *c, cj_tensor_tile *t) {
     const int64_t registers = cj_tensor_filler_registers(p, c, t) - (c->fold ? 68 : 52);
+    if (c->image_taps > 0) { /* beside each unit what is known of its image */
+        c->lanes = 1;
+        while (c->lanes < c->chunk_c / DEPTH) {
+            c->lanes *= 2;
+        }
+        set_jobs(c, t);
+        return t->held * (DEPTH + 2) <= registers + 14;
+    }
     cj_tensor_config best = *c;
     double least = -1.0;
     for (c->lanes = 32; c->lanes >= 8; c->lanes /= 2) {
@@ -397,12 +428,11 @@ static bool choose_slots(const cj_problem *p, cj_tensor_config *c, cj_tensor_til
     return false;
 }
 
-/* Completes the configuration and shows it: with two groups of filling warps (but not where they find the scales of
- * images together), with one, and with one and warps that store outputs, if bulk copies do (lanes need too many
- * registers, and phases too many instructions). */
+/* Completes the configuration and shows it: with two groups of filling warps, with one, and with one and warps that
+ * store outputs, if bulk copies do (lanes need too many registers, and phases too many instructions). */
 static bool consider(const cj_problem *p, cj_tensor_config c, cj_tensor_visitor visit, void *state) {
     bool found = false;
-    for (int32_t roles = c.image_taps > 0; roles < (in_bulk(p, &c) && !phased(&c) ? 3 : 2); ++roles) {
+    for (int32_t roles = 0; roles < (in_bulk(p, &c) && !phased(&c) ? 3 : 2); ++roles) {
         c.fill_groups = roles == 0 ? 2 : 1;
         c.storing = roles == 2;
         c.slot_products = c.lanes = c.job_items = 1;

@@ -215,5 +215,10 @@ cj_view cj_view_of(const cj_problem *problem) {
 }
 
 int64_t cj_view_positions(const cj_view *view, int axis, int64_t size) {
-    return cj_divide_up(size + view->axes[axis].lead, view->axes[axis].phases);
+    const cj_axis *const a = &view->axes[axis];
+    int64_t first = 0; /* phase that taps reach */
+    while (axis == CJ_Z && !view->layer.dynamic && !cj_axis_reaches(a, first)) {
+        ++first;
+    }
+    return cj_most(first > 0, cj_divide_up(size + a->lead - first, a->phases));
 }

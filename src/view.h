@@ -42,7 +42,8 @@ cj_view cj_view_of(const cj_problem *problem);
 /* Does any tap reach the phase? */
 bool cj_axis_reaches(const cj_axis *axis, int64_t phase);
 
-/* Positions of a grid along an axis of `size` outputs. */
+/* Positions of a grid along an axis of `size` outputs. Along z the last one has an output that taps reach, unless sizes
+ * are open: it sees to what is behind. */
 int64_t cj_view_positions(const cj_view *view, int axis, int64_t size);
 
 #endif

@@ -119,11 +119,13 @@ static const entry entries[] = {
     {.line = "conv3d n2 c3 k20 in9x8x5 f3x3x1 p1x1x0", .special = GRID_NAN_IN_X},
     {.line = "conv3d n1 c20 k24 in4x5x6 f2x1x1 s2x1x1 beta=1", .special = GRID_INF_IN_X},
     {.line = "convt3d n1 c10 k18 in4x5x6 f3x3x1 p1x0x0", .distribution = REFERENCE_UNIFORM},
-    /* images that are positions: a few, many tiles of them for a block, with channels that are apart, and a residual */
+    /* images that are positions: a few, many tiles of them for a block, with channels that are apart, and a residual;
+       of many stages, so that scales change */
     {.line = "conv2d n4500 c2 k16 in2x2 f2x2", .distribution = REFERENCE_WIDE},
     {.line = "conv2d n140 c36 k33 in1x1 hint=140 f1x1 silu", .special = GRID_NAN_IN_X, .slices = true},
     {.line = "conv1d n70 c12 k140 g2 in8 hint=4096 f8 beta=1", .special = GRID_INF_IN_W, .shifts = true},
     {.line = "conv2d n33 c5 k20 in3x3 hint=33 f3x3 relu", .special = GRID_HUGE_IN_X},
+    {.line = "conv3d n100 c3 k150 in2x14x14 hint=4096 f2x14x14 s2x14x14", .distribution = REFERENCE_WIDE},
     /* tiles of a single image, as small as they get */
     {.line = "conv2d n2 c24 k70 in14x14 hint=1 f3x3 p1", .special = GRID_NAN_IN_X},
     {.line = "conv2d n1 c40 k140 in7x7 hint=1 f1x1 beta=1", .distribution = REFERENCE_WIDE},
@@ -350,7 +352,7 @@ Test(tensor, plans_for_the_batch_that_is_hinted_at) {
 /* The plan chooses; if it comes to choose otherwise, layers must be added above for the ways that none meets any more.
  */
 Test(tensor, has_layers_for_every_way_to_compute_one) {
-    enum { WAYS = 27 };
+    enum { WAYS = 28 };
     static const char *const names[WAYS] = {"no fold",
                                             "fold along z and y",
                                             "fold along x too",
@@ -377,7 +379,8 @@ Test(tensor, has_layers_for_every_way_to_compute_one) {
                                             "two blocks a consumer",
                                             "... and storing warps",
                                             "four blocks a consumer",
-                                            "images as positions"};
+                                            "images as positions, one filling group",
+                                            "... two of them"};
     cj_target target;
     bool met[WAYS] = {false};
     cr_assert_eq(cj_target_parse("cpu", &target), CONVJIT_SUCCESS);
@@ -414,7 +417,8 @@ Test(tensor, has_layers_for_every_way_to_compute_one) {
                                  c->own_blocks == 2,
                                  c->own_blocks == 2 && c->storing,
                                  c->own_blocks == 4,
-                                 c->image_taps > 0};
+                                 c->image_taps > 0 && c->fill_groups == 1,
+                                 c->image_taps > 0 && c->fill_groups == 2};
         for (int way = 0; way < WAYS; ++way) {
             met[way] = met[way] || ways[way];
         }

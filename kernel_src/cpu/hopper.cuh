@@ -97,9 +97,18 @@ inline float4 cj_load4_if(const float *from, bool exists) {
     return exists ? make_float4(from[0], from[1], from[2], from[3]) : make_float4(0.0F, 0.0F, 0.0F, 0.0F);
 }
 
+inline void cj_store_if(float *to, float value, bool exists) {
+    if (exists) {
+        *to = value;
+    }
+}
+
 /* Nothing, if that can be read. */
 inline void cj_prefetch(const void *from) {
     (void)*(const volatile char *)from;
+}
+inline void cj_prefetch_l1(const void *from) {
+    cj_prefetch(from);
 }
 
 /* As on the device, all take lane 0's value: who is wrong to say that it is theirs too sees it here as well. */
@@ -109,6 +118,10 @@ template <class T> inline T cj_uniform(T value) {
 
 inline bool cj_elect() {
     return threadIdx.x % 32 == 0;
+}
+
+inline unsigned int cj_max_u16x2(unsigned int a, unsigned int b) {
+    return max(a >> 16, b >> 16) << 16 | max(a & 0xffff, b & 0xffff);
 }
 
 inline long long cj_opaque(long long value) {

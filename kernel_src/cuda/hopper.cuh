@@ -164,9 +164,22 @@ __device__ __forceinline__ float4 cj_load4_if(const float *from, bool exists) {
     return v;
 }
 
+/* Stores a value there if that exists. */
+__device__ __forceinline__ void cj_store_if(float *to, float value, bool exists) {
+    asm volatile("{\n"
+                 ".reg .pred exists;\n"
+                 "setp.ne.b32 exists, %2, 0;\n"
+                 "@exists st.global.f32 [%0], %1;\n"
+                 "}" ::"l"(to), "f"(value), "r"((int)exists)
+                 : "memory");
+}
+
 /* Has what lies there brought to the L2. */
 __device__ __forceinline__ void cj_prefetch(const void *from) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory");
+}
+__device__ __forceinline__ void cj_prefetch_l1(const void *from) {
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(from) : "memory");
 }
 
 /* A value that is the same for a whole warp, said so. */
@@ -185,6 +198,14 @@ __device__ __forceinline__ bool cj_elect() {
                  "}"
                  : "=r"(elected));
     return elected != 0;
+}
+
+/* The larger ones of two numbers of 16 bits each. Not for a constant 0: where a half of the result is compared with 0 as well,
+ * ptxas 13.0 takes a predicate of the same instruction for that, and the wrong one. */
+__device__ __forceinline__ unsigned cj_max_u16x2(unsigned a, unsigned b) {
+    unsigned result;
+    asm("max.u16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+    return result;
 }
 
 /* Hides where a value comes from, so that what follows from it is computed again instead of kept in registers. */

@@ -23,6 +23,20 @@ __device__ __forceinline__ void multiply(sums &sum, float factor) {
     }
 }
 
+/* The column of a product that a thread's i-th sum is of, as far as a run has it. */
+__device__ __forceinline__ int column_of(int i) {
+    const int column = i / 4 * 8 + (int)threadIdx.x % 4 * 2 + i % 2;
+    return CJ_COLUMNS == RUN_X ? column : min(column, RUN_X - 1);
+}
+
+/* By a factor for each image of the tile. */
+__device__ __forceinline__ void multiply_images(sums &sum, const float *factors, int run) {
+#pragma unroll
+    for (int i = 0; i < OWN_SETS * OWN; ++i) {
+        sum[i / OWN][i % OWN] *= factors[run_x(run + i / OWN % CJ_OWN_RUNS) + column_of(i % OWN)];
+    }
+}
+
 /* Which products of parts. */
 enum { LO_LO = 1, MIXED = 2, HI_HI = 4 };
 
@@ -63,7 +77,7 @@ constexpr bool COMPENSATED = CJ_COMPENSATED > 0, CARRIED = CJ_COMPENSATED == 2;
 
 /* Is the total multiplied by the scale of the stage's input? Then it must be multiplied when that changes, but is added to
  * without. */
-constexpr bool SCALED = COMPENSATED || PARTS == 1;
+constexpr bool SCALED = COMPENSATED || PARTS == 1 || IMAGES;
 
 /* Adds a closed sum, enlarged by what it has lost, to the total. If `compensated`, what is missing there stays in `sum`. */
 __device__ __forceinline__ void close_sum(sums &total, sums &sum, float down, bool compensated) {
@@ -109,6 +123,17 @@ struct span {
     float down, lossy, unit;
 };
 
+/* Has the scale of any image changed with a stage? */
+__device__ __forceinline__ bool has_changed(const shared_memory &shared, int buffer) {
+    unsigned changed = 0;
+#pragma unroll
+    for (int group = 0; group < CJ_FILL_GROUPS; ++group) {
+        const uint4 warps = shared.changed[buffer * CJ_FILL_GROUPS + group];
+        changed |= warps.x | warps.y | warps.z | warps.w;
+    }
+    return changed != 0;
+}
+
 /* Adds up one tile. */
 __device__ __forceinline__ span add_up(sums &total, const shared_memory &shared, turn<CJ_STAGES> &buffer,
                                        slot_turn &slot, int block, int run, bool warp_leader) {
@@ -120,11 +145,18 @@ __device__ __forceinline__ span add_up(sums &total, const shared_memory &shared,
 #pragma unroll 1
     for (int i = 0; i < CHUNKS; ++i) {
         cj_barrier_wait(&shared.full[buffer.index()], buffer.parity());
-        const float2 scale = shared.scale[buffer.index()];
+        const float2 scale = IMAGES ? make_float2(1.0F, 0.0F) : shared.scale[buffer.index()];
         seen.down = fmaxf(seen.down, scale.x), seen.lossy = fmaxf(seen.lossy, scale.y);
         const unsigned b =
             cj_descriptor(shared.buffers + buffer.index() * BUFFER + run_y(run) * PITCH + run_x(run), 0); /* of its first run */
-        if (i > 0 && scale.x != down) {
+        if (IMAGES && i > 0 && has_changed(shared, buffer.index())) {
+            const float *const ratios = shared.ratios + buffer.index() * TILE_X;
+            multiply_images(total, ratios, run);
+            if (CARRIED) {
+                multiply_images(sum, ratios, run);
+            }
+        }
+        if (!IMAGES && i > 0 && scale.x != down) {
             if (SCALED) {
                 multiply(total, down * inverse(scale.x));
             }

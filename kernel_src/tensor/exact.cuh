@@ -40,8 +40,8 @@ __device__ __noinline__ void replace_strange(float *out, const cj_forward_args &
             bulk_shift(address_of(make_phased_piece(row, size, t, run), args, size, t));
 #pragma unroll 1
         for (int column = (int)threadIdx.x % 32; column < CJ_COLUMNS && row.exists; column += 32) {
-            const long long y = t.y + run_y(run) + column / PITCH, x = t.x + run_x(run) + column % PITCH;
-            const output o = {(long long)t.z * CJ_PHASES_Z + phases_z[row.z] - CJ_LEAD_Z,
+            const position y = t.y + run_y(run) + column / PITCH, x = t.x + run_x(run) + column % PITCH;
+            const output o = {t.z * CJ_PHASES_Z + phases_z[row.z] - CJ_LEAD_Z,
                               y * CJ_PHASES_Y + phases_y[row.y] - CJ_LEAD_Y, x * CJ_PHASES_X + phases_x[row.x] - CJ_LEAD_X};
             float &value = staged[place_of(column, row)];
             if (is_output(column) && is_there(o, size) && !(value - value == 0.0F)) {

@@ -7,7 +7,6 @@ struct source {
     range zs, ys, xs;  /* that are inside the input */
     int line, lines;   /* first one, and how many there are; 0 past the last tile */
     bool whole;        /* no unit is padding */
-    bool pieces;       /* images: the lines of a unit are 32 bytes in one piece, and aligned to 16 */
 };
 
 __device__ __forceinline__ source make_source(const cj_forward_args &args, const sizes &size, const tile &t,
@@ -16,8 +15,8 @@ __device__ __forceinline__ source make_source(const cj_forward_args &args, const
     const position y0 = t.y * CJ_STRIDE_Y - CJ_PAD_Y + piece.kernel_y * CJ_DILATION_Y;
     const position x0 = t.x * CJ_STRIDE_X - CJ_PAD_X;
     source s;
-    s.x = (const float *)args.x + t.n * args.x_batch_stride + t.group * distance_of(CJ_GROUP_IN, args) +
-          (((in_offset)z0 * (in_offset)size.in_y + y0) * (in_offset)size.in_x + x0) * (in_offset)pixel(args.x_pixel_stride);
+    s.x = (const float *)args.x + t.n * args.x_batch_stride + t.group * CJ_GROUP_IN * args.x_channel_stride +
+          ((in_offset)z0 * (in_offset)size.in_y + y0) * (in_offset)size.in_x + x0;
     constexpr int COUNT_Z = (FOLD_Z - 1) * CJ_DILATION_Z + 1, COUNT_Y = IN_ROWS * STEP_Y + (FOLD_Y - 1) * CJ_DILATION_Y,
                   COUNT_X = IN_COLUMNS * STEP_X + (FOLD_X - 1) * CJ_DILATION_X;
     s.zs = inside(z0, size.in_z, COUNT_Z);
@@ -25,8 +24,6 @@ __device__ __forceinline__ source make_source(const cj_forward_args &args, const
     s.xs = inside(x0, size.in_x, COUNT_X);
     s.line = piece.line;
     s.lines = t.n < args.batch ? LINES - piece.line : 0;
-    s.pieces = LINES % DEPTH == 0 && args.x_channel_stride == CJ_IMAGE_TAPS && args.x_pixel_stride % 4 == 0 &&
-               (unsigned long long)s.x % 16 == 0;
     s.whole = s.lines >= CJ_CHUNK_C && z0 >= 0 && z0 + COUNT_Z <= size.in_z && y0 >= 0 && y0 + COUNT_Y <= size.in_y &&
               x0 >= 0 && x0 + COUNT_X <= size.in_x; /* from s.zs and so on, ptxas 13.0 gets it wrong */
     return s;
@@ -94,8 +91,8 @@ __device__ __forceinline__ void find_lines(lines &l, const shared_memory &shared
         const int i = plane * DEPTH + j;
         const folded_line line = CJ_FOLD > 0 ? shared.lines[s.line + i] : folded_line{0, 0, 0, 0};
         l.x[j] = CJ_FOLD > 0 ? s.x + line.distance
-                 : j > 0 && !IMAGES ? l.x[j - 1] + args.x_channel_stride
-                                    : s.x + distance_of(s.line + i, args);
+                 : j > 0     ? l.x[j - 1] + args.x_channel_stride
+                             : s.x + (s.line + i) * args.x_channel_stride;
         l.y[j] = line.y * CJ_DILATION_Y, l.x_shift[j] = line.x * CJ_DILATION_X;
         l.exist[j] = (LINES % CJ_CHUNK_C == 0 ? s.lines > 0 : i < s.lines) && is_in(s.zs, line.z * CJ_DILATION_Z);
     }
@@ -111,8 +108,7 @@ __device__ __forceinline__ void load_jobs(items (&v)[TEAM_JOBS], const shared_me
     for (int i = 0; i < TEAM_JOBS; ++i) {
         const place p = job_of(team, i);
         const int in_y = p.row * STEP_Y, in_x = (p.column + lane) * STEP_X;
-        const in_offset neighbour = (in_offset)pixel(args.x_pixel_stride);
-        const in_offset offset = (in_y * (in_offset)size.in_x + in_x) * neighbour;
+        const in_offset offset = in_y * (in_offset)size.in_x + in_x;
         if (i == 0 || !OWN_PLANE) {
             find_lines(l, shared, args, s, p.plane);
         }
@@ -125,27 +121,7 @@ __device__ __forceinline__ void load_jobs(items (&v)[TEAM_JOBS], const shared_me
                 const int step = k * LANES * STEP_X;
                 const bool in_row = whole ? PIECES * JOB_COLUMNS == IN_COLUMNS || p.column + lane + k * LANES < IN_COLUMNS
                                           : is_in(s.xs, in_x + l.x_shift[j] + step);
-                v[i][k][j] = cj_load_if(row + step * neighbour, there && in_row);
-            }
-        }
-    }
-}
-
-/* ... where s.pieces: a unit takes two loads. */
-__device__ __forceinline__ void load_images(items (&v)[TEAM_JOBS], const cj_forward_args &args, const source &s, int team,
-                                            int lane) {
-#pragma unroll
-    for (int i = 0; i < TEAM_JOBS; ++i) {
-        const place p = job_of(team, i);
-#pragma unroll
-        for (int k = 0; k < CJ_JOB_ITEMS; ++k) {
-            const int column = p.column + lane + k * LANES;
-            const float *const unit = s.x + column * args.x_pixel_stride + s.line + p.plane * DEPTH;
-            const bool there = p.exists && p.plane * DEPTH < s.lines && is_in(s.xs, column);
-#pragma unroll
-            for (int j = 0; j < DEPTH; j += 4) {
-                const float4 four = cj_load4_if(unit + j, there);
-                v[i][k][j] = four.x, v[i][k][j + 1] = four.y, v[i][k][j + 2] = four.z, v[i][k][j + 3] = four.w;
+                v[i][k][j] = cj_load_if(row + step, there && in_row);
             }
         }
     }
@@ -153,9 +129,7 @@ __device__ __forceinline__ void load_images(items (&v)[TEAM_JOBS], const cj_forw
 
 __device__ __forceinline__ void load_stage(items (&v)[TEAM_JOBS], const shared_memory &shared, const cj_forward_args &args,
                                            const sizes &size, const source &s, int team, int lane) {
-    if (IMAGES && s.pieces) {
-        load_images(v, args, s, team, lane);
-    } else if (s.whole && !IMAGES) {
+    if (s.whole) {
         load_jobs<true>(v, shared, args, size, s, team, lane);
     } else {
         load_jobs<false>(v, shared, args, size, s, team, lane);
@@ -245,65 +219,6 @@ __device__ __forceinline__ scaling find_scaling(const items (&v)[TEAM_JOBS], con
     return make_scaling(all.x, all.y);
 }
 
-/* Where in shared.images a tile's are: the number of the block's tile. */
-__device__ __forceinline__ float2 *scales_of(const shared_memory &shared, int tile_number) {
-    return shared.images + tile_number % SCALED_TILES * TILE_X;
-}
-
-/* Makes a value one of those that `largest`, among the finite ones, and `least` are found of. */
-__device__ __forceinline__ void see(float value, float &largest, unsigned &least) {
-    largest = fabsf(value) <= 3.4028235e38F ? fmaxf(largest, fabsf(value)) : largest;
-    least = min(least, 2 * __float_as_uint(value) - 1);
-}
-
-/* The scales of a tile's images. Returns after all threads of the group came here. */
-__device__ __forceinline__ void scale_images(const shared_memory &shared, const cj_forward_args &args, const sizes &size,
-                                             const tile &t, int tile_number, bool pieces, int thread, turn<1> &filling) {
-    const float *x = (const float *)args.x + t.group * distance_of(CJ_GROUP_IN, args) + t.x * args.x_pixel_stride;
-#pragma unroll 1
-    for (int image = thread / 32; image < TILE_X; image += FILL_WARPS) {
-        const float *const values = x + image * args.x_pixel_stride;
-        const int lines = t.x + image < size.in_x ? LINES : 0;
-        float largest = 0.0F;
-        unsigned least = 0xffffffff;
-        constexpr int AT_ONCE = 8; /* loads under way */
-#pragma unroll 1
-        for (int first = thread % 32 * 4; pieces && first < lines; first += AT_ONCE * 128) {
-            float4 four[AT_ONCE];
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) {
-                four[i] = cj_load4_if(values + first + i * 128, first + i * 128 < lines);
-            }
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) { /* zeros count for nothing */
-                see(four[i].x, largest, least), see(four[i].y, largest, least);
-                see(four[i].z, largest, least), see(four[i].w, largest, least);
-            }
-        }
-#pragma unroll 1
-        for (int first = thread % 32; !pieces && first < lines; first += AT_ONCE * 32) {
-            float one[AT_ONCE];
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) {
-                const int line = first + i * 32;
-                one[i] = cj_load_if(values + distance_of(line, args), line < lines);
-            }
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) {
-                see(one[i], largest, least);
-            }
-        }
-        const scaling s = make_scaling(__reduce_max_sync(0xffffffff, __float_as_uint(largest)),
-                                       CJ_GUARD ? __reduce_min_sync(0xffffffff, least) : 0);
-        if (thread % 32 == 0) {
-            scales_of(shared, tile_number)[image] = make_float2(s.down, s.lossy);
-        }
-    }
-    cj_barrier_arrive(&shared.filling[0]);
-    cj_barrier_wait(&shared.filling[0], filling.parity());
-    filling.next();
-}
-
 /* hi (x) and lo (y) of two numbers. */
 __device__ __forceinline__ uint2 split(float a, float b, float up) {
     uint2 result = make_uint2(cj_pack_f16(a * up, b * up), 0);
@@ -314,15 +229,12 @@ __device__ __forceinline__ uint2 split(float a, float b, float up) {
     return result;
 }
 
-/* `images`: the scales of the tile's, if images are positions. */
-__device__ __forceinline__ void store_job(uint4 *buffer, const items &v, float up, const float2 *images, const place &p,
-                                          int lane) {
+__device__ __forceinline__ void store_job(uint4 *buffer, const items &v, float up, const place &p, int lane) {
     uint4 *const row =
         buffer + (p.plane * PARITIES_Y + p.row % PARITIES_Y) * PARITIES_X * ROWS * PITCH + p.row / PARITIES_Y * PITCH;
 #pragma unroll
     for (int i = 0; i < CJ_JOB_ITEMS; ++i) {
         const int column = p.column + lane + i * LANES;
-        up = IMAGES ? inverse(images[min(column, TILE_X - 1)].x) : up;
         const uint2 a = split(v[i][0], v[i][1], up), b = split(v[i][2], v[i][3], up), c = split(v[i][4], v[i][5], up),
                     d = split(v[i][6], v[i][7], up);
         if (p.exists && (PIECES * JOB_COLUMNS == IN_COLUMNS || column < IN_COLUMNS)) {
@@ -397,10 +309,9 @@ __device__ __forceinline__ void fill(const shared_memory &shared, const cj_forwa
         bring_weights(shared, args);
     }
     items v[TEAM_JOBS];
-    int tile_number = -1; /* of the stage in registers */
     for (bool loaded = false; left > 0; loaded = true) {
         if (loaded) {
-            const scaling scale = IMAGES ? scaling{1.0F, 1.0F, 0.0F} : find_scaling(v, shared, group, thread, filling);
+            const scaling scale = find_scaling(v, shared, group, thread, filling);
             cj_barrier_wait(&shared.empty[buffer.index()], buffer.parity() ^ 1); /* ^ 1: all are empty at first */
             if (TIED && thread == 0) {
                 bring_slots(shared, weights, buffer.index() * STAGE_SLOTS, STAGE_SLOTS);
@@ -408,7 +319,7 @@ __device__ __forceinline__ void fill(const shared_memory &shared, const cj_forwa
             uint4 *const units = shared.buffers + buffer.index() * BUFFER;
 #pragma unroll
             for (int i = 0; i < TEAM_JOBS; ++i) {
-                store_job(units, v[i], scale.up, scales_of(shared, tile_number), job_of(anew(team), i), lane);
+                store_job(units, v[i], scale.up, job_of(anew(team), i), lane);
             }
             if (thread == 0) {
                 shared.scale[buffer.index()] = make_float2(scale.down, scale.lossy);
@@ -417,10 +328,6 @@ __device__ __forceinline__ void fill(const shared_memory &shared, const cj_forwa
             cj_barrier_arrive(&shared.full[buffer.index()]);
             buffer.steps += CJ_FILL_GROUPS;
             --left;
-        }
-        tile_number += piece == 0 ? 1 : 0;
-        if (IMAGES && piece == 0 && left > 0) { /* behind the last tile there are none */
-            scale_images(shared, args, size, t, tile_number, s.pieces, thread, filling);
         }
         load_stage(v, shared, args, size, s, team, lane);
         weights = TIED ? weights_of(args, t) + (long long)piece * STAGE_SLOTS * SLOT_WEIGHTS : nullptr;

@@ -107,12 +107,21 @@ __device__ __forceinline__ void unscale(float (&total)[OWN], const shared_memory
                                     first_row(t, block, warp) + lane / 4;
     const float4 channel_of_half[2] = {channel_0[0], channel_0[OUT_ROWS]};
     const float2 *const images = scales_of(shared, tile_number) + run_x(run);
+    float lossy = fmaxf(channel_of_half[0].w, channel_of_half[1].w);
 #pragma unroll
     for (int i = 0; i < OWN; ++i) {
-        const float2 scale = images[min(i / 4 * 8 + lane % 4 * 2 + i % 2, RUN_X - 1)];
-        const float threshold = threshold_of({scale.x, scale.y, 1.0F}, channel_of_half[i % 4 / 2]);
+        const float2 scale = images[column_of(i)];
         total[i] *= scale.x;
-        total[i] = fabsf(total[i]) < threshold ? __uint_as_float(0x7fffffff) : total[i];
+        lossy = i % 4 < 2 ? fmaxf(lossy, scale.y) : lossy;
+    }
+    if (__any_sync(0xffffffff, lossy > 0.0F)) {
+        const float2 *const again = (const float2 *)cj_opaque((const float *)images); /* for there are no registers */
+#pragma unroll
+        for (int i = 0; i < OWN; ++i) {
+            const float2 scale = again[column_of(i)];
+            const float threshold = threshold_of({scale.x, scale.y, 1.0F}, channel_of_half[i % 4 / 2]);
+            total[i] = fabsf(total[i]) < threshold ? __uint_as_float(0x7fffffff) : total[i];
+        }
     }
 }
 
@@ -135,8 +144,55 @@ __device__ __forceinline__ run_place make_run_place(const cj_forward_args &args,
     return p;
 }
 
-/* Several channels' outputs of a run of images: an image's channels are neighbours. */
-__device__ __forceinline__ void store_images(const float *out, float *y, const float *z, const cj_forward_args &args,
+/* Outputs of a run of images as they are finished, but not activated, and from the threads to memory, not through shared
+ * memory: lanes of the same columns have eight channels of an image, which are neighbours. False, and nothing is stored, if the
+ * warp has any to be computed anew. */
+__device__ __forceinline__ bool store_images(float (&v)[OWN], const float4 (&channel_of_half)[2], const cj_forward_args &args,
+                                             const run_place &p, int first_k, int lane) {
+    constexpr int AT_ONCE = 8; /* columns of a thread whose residuals are under way */
+    const int first = lane % 4 * 2, k = first_k + lane / 4;
+    float strange = 0.0F;
+#pragma unroll
+    for (int i = 0; i < OWN; ++i) {
+        const float4 channel = channel_of_half[i % 4 / 2];
+        v[i] = fmaf(v[i], CJ_ALPHA * channel.y, channel.x);
+        strange = CJ_COLUMNS == RUN_X || i / 4 * 8 + first + i % 2 < RUN_X ? fmaf(v[i], 0.0F, strange) : strange;
+    }
+    if (__any_sync(0xffffffff, (int)!(strange - strange == 0.0F))) {
+        return false;
+    }
+    const float *y = (const float *)args.y + p.y + k * args.y_channel_stride + first * args.y_pixel_stride;
+    const float *z = (const float *)args.z + p.z + k * args.z_channel_stride + first * args.z_pixel_stride;
+#pragma unroll
+    for (int begin = 0; begin < OWN / 2; begin += AT_ONCE) {
+        float residual[AT_ONCE][2];
+#pragma unroll
+        for (int i = begin; i < OWN / 2 && i < begin + AT_ONCE; ++i) {
+            const bool there = first + i / 2 * 8 + i % 2 < p.columns;
+#pragma unroll
+            for (int half = 0; half < 2 && CJ_HAS_Z; ++half) {
+                residual[i - begin][half] = cj_load_if(z + half * OUT_ROWS * args.z_channel_stride,
+                                                       there && k + half * OUT_ROWS < CJ_GROUP_OUT);
+            }
+            z = cj_opaque(z + (i % 2 == 0 ? 1 : 7) * args.z_pixel_stride);
+        }
+#pragma unroll
+        for (int i = begin; i < OWN / 2 && i < begin + AT_ONCE; ++i) {
+            const bool there = first + i / 2 * 8 + i % 2 < p.columns;
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                cj_store_if((float *)y + half * OUT_ROWS * args.y_channel_stride,
+                            cj_finish(v[i / 2 * 4 + half * 2 + i % 2], CJ_HAS_Z ? residual[i - begin][half] : 0.0F),
+                            there && k + half * OUT_ROWS < CJ_GROUP_OUT);
+            }
+            y = cj_opaque(y + (i % 2 == 0 ? 1 : 7) * args.y_pixel_stride);
+        }
+    }
+    return true;
+}
+
+/* Several channels' outputs of a run of images, from shared memory. */
+__device__ __forceinline__ void send_images(const float *out, float *y, const float *z, const cj_forward_args &args,
                                              int channels, int images, int lane) {
 #pragma unroll 1
     for (int i = lane; i < SENT_ROWS * images; i += 32) {
@@ -161,7 +217,7 @@ __device__ __forceinline__ void send_rows(const float *out, const cj_forward_arg
         store_in_bulk(out, y, args, p.rows > 0 ? channels : 0, count, p.first, lane);
     }
     if (IMAGES) {
-        store_images(out, y, z, args, channels, p.rows > 0 ? p.columns : 0, lane);
+        send_images(out, y, z, args, channels, p.rows > 0 ? p.columns : 0, lane);
     }
 #pragma unroll
     for (int k = 0; k < (IN_BULK || IMAGES ? 0 : SENT_ROWS); ++k, y += args.y_channel_stride, z += args.z_channel_stride) {
@@ -197,6 +253,9 @@ __device__ __forceinline__ void store(float (&total)[OWN], const span &seen, con
         unit = 1.0F;
     }
     const run_place place = make_run_place(args, size, t, run);
+    if (IMAGES && store_images(total, channel_of_half, args, place, warp_k, lane)) {
+        return;
+    }
     bool strange = false;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -214,8 +273,8 @@ __device__ __forceinline__ void store(float (&total)[OWN], const span &seen, con
             __syncwarp();
         }
         strange |= stage_outputs(out + row / ROWS_OF_PIECE * OUT_PITCH + bulk_shift(to), own, total, half,
-                                 CJ_ALPHA * (channel.y * unit), threshold_of(seen, channel) * inverse(unit), channel.x,
-                                 lane_anew(lane));
+                                 IMAGES ? 1.0F : CJ_ALPHA * (channel.y * unit), threshold_of(seen, channel) * inverse(unit),
+                                 IMAGES ? -0.0F : channel.x, lane_anew(lane)); /* -0 for it keeps the sign of 0 */
         if (in_send + OUT_ROWS < SENT_ROWS) {
             continue;
         }
@@ -229,9 +288,14 @@ __device__ __forceinline__ void store(float (&total)[OWN], const span &seen, con
         } else {
             __syncwarp();
             if (PHASED) {
-                const sent_piece piece = make_sent_piece(args, size, t, run, first_k - in_send, lane);
-                send_pieces(sent, piece, size, lane);
-                send_bias(piece, args, size, t, lane);
+                const tile sent_tile = make_tile(PIECE_ANEW ? cj_opaque(index) : index, size);
+                const product_row sent_row = row_of(PIECE_ANEW ? cj_opaque(first_k + row) : first_k + row);
+                const phased_piece piece = make_phased_piece(sent_row, size, sent_tile, run);
+                float *const y = address_of(piece, args, size, sent_tile);
+                send_pieces(sent, piece, y, args, size, sent_tile, lane);
+                if (BIAS_ROWS && BIAS_WARPS == 0) {
+                    send_bias(sent_row, piece, y, channel.x, args, size, sent_tile, lane);
+                }
             } else {
                 send_rows(sent, args, size, place, first_k - in_send, lane);
             }

@@ -6,9 +6,19 @@ constexpr bool PHASED = CJ_PHASES_Z * CJ_PHASES_Y * CJ_PHASES_X > 1;
 /* The phases that taps reach, in order, and one past the last phase. */
 __constant__ const short phases_z[] = {CJ_PHASE_LIST_Z}, phases_y[] = {CJ_PHASE_LIST_Y}, phases_x[] = {CJ_PHASE_LIST_X};
 
+__device__ __forceinline__ int phase_z(int i) {
+    return CJ_ACTIVE_Z == CJ_PHASES_Z ? i : phases_z[i];
+}
+__device__ __forceinline__ int phase_y(int i) {
+    return CJ_ACTIVE_Y == CJ_PHASES_Y ? i : phases_y[i];
+}
+__device__ __forceinline__ int phase_x(int i) {
+    return CJ_ACTIVE_X == CJ_PHASES_X ? i : phases_x[i];
+}
+
 /* Phase i of those that are reached sees to the ones from begin_of on, but the next's: they are bias alone. */
-__device__ __forceinline__ int begin_of(const short *phases, int i) {
-    return i == 0 ? 0 : phases[i];
+__device__ __forceinline__ int begin_of(int i, int phase) {
+    return i == 0 ? 0 : phase;
 }
 template <int count> constexpr int longest_span(const short (&phases)[count]) {
     int most = phases[1];
@@ -18,6 +28,16 @@ template <int count> constexpr int longest_span(const short (&phases)[count]) {
     return most;
 }
 constexpr int SPAN_Y = longest_span({CJ_PHASE_LIST_Y}), SPAN_X = longest_span({CJ_PHASE_LIST_X});
+
+/* Along z the last position has an output that taps reach, and sees to the bias behind it. */
+template <int count> constexpr int first_of(const short (&phases)[count]) {
+    return CJ_DYNAMIC ? 0 : phases[0];
+}
+constexpr int FIRST_Z = first_of({CJ_PHASE_LIST_Z});
+__device__ __forceinline__ long long positions_z(const sizes &size) {
+    const long long count = (size.out_z + CJ_LEAD_Z - FIRST_Z + CJ_PHASES_Z - 1) / CJ_PHASES_Z;
+    return FIRST_Z > 0 && count < 1 ? 1 : count;
+}
 
 /* Along an axis: kernel, dilation and padding of the convolution, and what src/view.h has. */
 struct axis {
@@ -68,13 +88,4 @@ __device__ __forceinline__ int place_in_filter(const product_row &r, int index) 
     const int tap_z = tap_of(axis_z(), z, phases_z[r.z]), tap_y = tap_of(axis_y(), y, phases_y[r.y]),
               tap_x = tap_of(axis_x(), x, phases_x[r.x]);
     return (tap_z | tap_y | tap_x) < 0 ? -1 : (tap_z * CJ_TAPS_Y + tap_y) * CJ_TAPS_X + tap_x;
-}
-
-/* The output that is a position's phase. */
-struct output {
-    long long z, y, x;
-};
-
-__device__ __forceinline__ bool is_there(const output &o, const sizes &size) {
-    return o.z >= 0 && o.z < size.out_z && o.y >= 0 && o.y < size.out_y && o.x >= 0 && o.x < size.out_x;
 }

@@ -23,8 +23,8 @@ __device__ __forceinline__ int bulk_shift(const float *y) {
 constexpr bool STAGED_JOINED = ROWS_JOINED && (PHASED || IN_BULK);
 constexpr int OUT_WIDTH = ROWS_JOINED ? CJ_OUT_X : 0; /* of a row in a piece */
 __device__ __forceinline__ int place_of(int column, const product_row &row) {
-    const int y = STAGED_JOINED ? column / PITCH * CJ_PHASES_Y + phases_y[row.y] : 0;
-    const int x = (STAGED_JOINED ? column % PITCH : column) * CJ_PHASES_X + phases_x[row.x];
+    const int y = STAGED_JOINED ? column / PITCH * CJ_PHASES_Y + phase_y(row.y) : 0;
+    const int x = (STAGED_JOINED ? column % PITCH : column) * CJ_PHASES_X + phase_x(row.x);
     return y * OUT_WIDTH + x - (STAGED_JOINED ? CJ_LEAD_X : 0);
 }
 
@@ -38,6 +38,15 @@ __device__ __forceinline__ int rows_before(int first, int i) {
     return first / PITCH + (rest + 7 < PITCH ? 0 : PITCH >= 8 ? (rest + i >= PITCH ? 1 : 0) : (rest + i) / PITCH);
 }
 
+/* The output that is a position's phase. */
+struct output {
+    position z, y, x;
+};
+
+__device__ __forceinline__ bool is_there(const output &o, const sizes &size) {
+    return o.z >= 0 && o.z < size.out_z && o.y >= 0 && o.y < size.out_y && o.x >= 0 && o.x < size.out_x;
+}
+
 /* A piece of outputs: of a run, with all its phases along x, and along y if rows are joined. */
 struct phased_piece {
     int channel;
@@ -46,29 +55,35 @@ struct phased_piece {
 };
 
 __device__ __forceinline__ phased_piece make_phased_piece(const product_row &row, const sizes &size, const tile &t, int run) {
-    const long long z = t.z, y = t.y + run_y(run), x = t.x + run_x(run);
+    const position y = t.y + run_y(run), x = t.x + run_x(run), out_y = (position)size.out_y, out_x = (position)size.out_x;
     phased_piece p;
     p.channel = row.channel;
-    p.first = {z * CJ_PHASES_Z + phases_z[row.z] - CJ_LEAD_Z,
-               y * CJ_PHASES_Y + (ROWS_JOINED ? 0 : phases_y[row.y]) - CJ_LEAD_Y,
+    p.first = {t.z * CJ_PHASES_Z + phase_z(row.z) - CJ_LEAD_Z,
+               y * CJ_PHASES_Y + (ROWS_JOINED ? 0 : phase_y(row.y)) - CJ_LEAD_Y,
                x * CJ_PHASES_X - (ROWS_JOINED ? 0 : CJ_LEAD_X)}; /* beyond the end for a second run beside joined rows */
     const bool begun = p.first.z >= 0 && (ROWS_JOINED || p.first.y >= 0);
-    const long long count = ROWS_JOINED ? min((long long)CJ_RUN_ROWS * CJ_PHASES_Y, size.out_y - p.first.y) * size.out_x
-                                        : min((long long)RUN_X * CJ_PHASES_X, size.out_x - p.first.x);
-    p.count = row.exists && begun && p.first.x < size.out_x ? (int)max(count, 0LL) : 0;
-    p.skipped = (int)(ROWS_JOINED ? max(-p.first.y, 0LL) * size.out_x : max(-p.first.x, 0LL));
+    const position count = ROWS_JOINED ? min((position)(CJ_RUN_ROWS * CJ_PHASES_Y), out_y - p.first.y) * out_x
+                                       : min((position)(RUN_X * CJ_PHASES_X), out_x - p.first.x);
+    p.count = row.exists && begun && p.first.x < out_x ? (int)max(count, (position)0) : 0;
+    p.skipped = (int)(ROWS_JOINED ? max(-p.first.y, (position)0) * out_x : max(-p.first.x, (position)0));
     return p;
 }
 
 /* Offset in memory of an output, from the first of image t.n. */
 __device__ __forceinline__ long long offset_of(const output &o, const sizes &size, const tile &t, int channel,
                                                long long channel_stride) {
-    return (t.group * CJ_GROUP_OUT + channel) * channel_stride + (o.z * size.out_y + o.y) * size.out_x + o.x;
+    return (t.group * CJ_GROUP_OUT + channel) * channel_stride +
+           ((out_offset)o.z * (out_offset)size.out_y + o.y) * (out_offset)size.out_x + o.x;
 }
 
 __device__ __forceinline__ float *address_of(const phased_piece &p, const cj_forward_args &args, const sizes &size,
                                              const tile &t) {
     return (float *)args.y + t.n * args.y_batch_stride + offset_of(p.first, size, t, p.channel, args.y_channel_stride);
+}
+
+__device__ __forceinline__ const float *z_of(const phased_piece &p, const cj_forward_args &args, const sizes &size,
+                                             const tile &t) {
+    return (const float *)args.z + t.n * args.z_batch_stride + offset_of(p.first, size, t, p.channel, args.z_channel_stride);
 }
 
 /* Floats from y to the next 32 bytes, a sector. */
