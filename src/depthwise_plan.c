@@ -68,7 +68,7 @@ static void lay_out_strips(const cj_problem *p, const cj_depthwise_config *c, cj
     const int64_t margin = cj_most(p->pad_begin[CJ_X], reach - p->in_size[CJ_X]);
     t->lanes = t->k / (32 / c->lanes[CJ_X]) * 32;
     t->tile_bytes = t->k * 4 *
-                    (strip_pitch(c, c->ring * p->stride[CJ_Y] * p->in_size[CJ_X] + margin) +
+                    (strip_pitch(c, c->ring * cj_round_up(p->stride[CJ_Y] * p->in_size[CJ_X] + margin, 4)) +
                      strip_pitch(c, 2 * p->out_size[CJ_X] + margin));
     t->weight_bytes = 0;
 }

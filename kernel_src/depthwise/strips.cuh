@@ -6,21 +6,22 @@
  * another: each brings its input RING - 1 steps ahead, and moves a row of outputs in the step after it was made.
  * Shared memory, for each warp
  *   y_tile[WARP_PLANES][Y_PITCH]   two rows of y
- *   x_tile[WARP_PLANES][X_PITCH]   RING steps' input rows */
+ *   x_tile[WARP_PLANES][X_PITCH]   RING slots, each a step's input rows */
 
 constexpr int RING = CJ_RING, WARPS = CJ_THREADS / 32, WARP_PLANES = 32 / CJ_LANES_X;
 constexpr int AGES = (CJ_KERNEL_Y + CJ_STRIDE_Y - 1) / CJ_STRIDE_Y;
 constexpr int STEP_X = CJ_COLUMNS * CJ_STRIDE_X; /* input columns from a thread's window to the next one's */
 constexpr int STEP_WORDS = CJ_STRIDE_Y * CJ_IN_X; /* of a step's input rows */
 
-/* Words before a plane's rows, and behind those of the last, that windows reach over, and nobody writes. */
+/* Words before a slot's rows, and behind them, that windows reach over, and nobody writes. */
 constexpr int REACH = (CJ_LANES_X - 1) * STEP_X + WINDOW - CJ_PAD_X - CJ_IN_X;
 constexpr int MARGIN = REACH > CJ_PAD_X ? REACH : CJ_PAD_X;
 /* Words from a plane to the next one, whose lanes use the banks behind those of its lanes. */
 __device__ __forceinline__ constexpr int pitch_of(int words) {
     return words + (((CJ_LANES_X + 3) / 4 * 4 - words) % 32 + 32) % 32;
 }
-constexpr int X_PITCH = pitch_of(RING * STEP_WORDS + MARGIN), Y_PITCH = pitch_of(2 * CJ_OUT_X + MARGIN);
+constexpr int SLOT = (STEP_WORDS + MARGIN + 3) / 4 * 4;
+constexpr int X_PITCH = pitch_of(RING * SLOT), Y_PITCH = pitch_of(2 * CJ_OUT_X + MARGIN);
 constexpr int WARP_WORDS = WARP_PLANES * (Y_PITCH + X_PITCH);
 static_assert(CJ_DATA_TYPE == CJ_F32 && CJ_KERNEL_Z == 1 && CJ_DILATION_Y == 1, "plan and kernel disagree");
 static_assert(TILE_X >= CJ_OUT_X && TILE_K == WARP_PLANES * WARPS && CJ_GROUP_OUT == 1, "plan and kernel disagree");
@@ -166,7 +167,7 @@ struct walk {
         cj_copy_wait<RING - 2>();
         __syncwarp();
         bring<middle>();
-        x_at = x_at == (RING - 1) * STEP_WORDS ? 0 : x_at + STEP_WORDS;
+        x_at = x_at == (RING - 1) * SLOT ? 0 : x_at + SLOT;
         load_window();
         if (middle || step >= AGES) {
             store_row<middle>();
@@ -199,7 +200,7 @@ struct walk {
             (&sum[0][0])[i] = 0.0F;
         }
 #pragma unroll 1
-        for (x_at = 0; x_at < RING * STEP_WORDS; x_at += STEP_WORDS) {
+        for (x_at = 0; x_at < RING * SLOT; x_at += SLOT) {
             bring<false>();
         }
         x_at = 0;
