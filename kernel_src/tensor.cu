@@ -102,6 +102,7 @@ constexpr int K_TILES = (CJ_ROWS + TILE_K - 1) / TILE_K;
 constexpr int DEPTH = 8; /* lines of a slice: halves of a unit */
 constexpr int PLANES = CJ_CHUNK_C / DEPTH;
 constexpr int OUT_ROWS = 8; /* of a product, that a warp stores at a time */
+constexpr int SECTOR = 8;   /* floats that memory writes at once */
 
 #include "tensor/phases.cuh"
 
@@ -162,21 +163,24 @@ constexpr int TEAM_JOBS = (JOBS + TEAMS - 1) / TEAMS;
 typedef float items[CJ_JOB_ITEMS][DEPTH];
 
 /* Shared memory. A piece of outputs is what follows each other in memory: a channel's, if a run has one row, or whole ones,
- * which then have all phases along y. Pieces leave by bulk copies, for which they lie here as they do there within their 16
- * bytes. Pitches are in floats; with 8 more than a multiple of 16, rows that threads write pairs to at once lie in different
- * banks; two pieces that threads write every second float of want 16. */
+ * which then have all phases along y. Pieces leave by bulk copies, for which they lie here as they do there within their
+ * sectors: copies ask for 16 bytes only, but then write five sectors where four would do. Pitches are in floats; with 8 more
+ * than a multiple of 16, rows that threads write pairs to at once lie in different banks; two pieces that threads write every
+ * second float of want 16. */
 constexpr bool ROWS_JOINED = !CJ_DYNAMIC && RUN_X == (CJ_OUT_X + CJ_LEAD_X + CJ_PHASES_X - 1) / CJ_PHASES_X &&
                              CJ_OVERLAP == 0 && EIGHT % CJ_ACTIVE_Y == 0;
 constexpr bool IN_BULK = !CJ_HAS_Z && !IMAGES && (CJ_RUN_ROWS == 1 || ROWS_JOINED);
 constexpr int OUT_COUNT = ROWS_JOINED ? CJ_RUN_ROWS * CJ_PHASES_Y * CJ_OUT_X : PHASED ? RUN_X * CJ_PHASES_X : CJ_COLUMNS;
 constexpr int ROWS_OF_PIECE = CJ_ACTIVE_X * (ROWS_JOINED ? CJ_ACTIVE_Y : 1), OUT_PIECES = OUT_ROWS / ROWS_OF_PIECE;
-constexpr int OUT_PITCH = OUT_PIECES == 2     ? (3 + OUT_COUNT + 15) / 32 * 32 + 16
-                          : PHASED || IN_BULK ? (3 + OUT_COUNT + 7) / 16 * 16 + 8
+constexpr int OUT_PITCH = OUT_PIECES == 2     ? (SECTOR - 1 + OUT_COUNT + 15) / 32 * 32 + 16
+                          : PHASED || IN_BULK ? (SECTOR - 1 + OUT_COUNT + 7) / 16 * 16 + 8
                                               : (CJ_COLUMNS + 31) / 32 * 32 + 8;
 constexpr int OUT_BUFFER = OUT_PIECES * OUT_PITCH;
+static_assert(!IN_BULK || OUT_PITCH % SECTOR == 0, "a row of a buffer begins where a sector may");
 static_assert(!PHASED || CJ_RUN_ROWS == 1 || ROWS_JOINED, "plan and kernel disagree");
 constexpr int RING_OFFSET = 16 * (CJ_STAGES * BUFFER + CJ_COLUMNS); /* COLUMNS: what the last run may reach past a buffer */
 constexpr int OUT_OFFSET = RING_OFFSET + 16 * CJ_SLOTS * TILE_BLOCKS * SLOT_WEIGHTS;
+static_assert(OUT_OFFSET % (4 * SECTOR) == 0, "plan and kernel disagree");
 constexpr int SCALE_OFFSET = OUT_OFFSET + 4 * CONSUMERS * 4 * CJ_OUT_BUFFERS * OUT_BUFFER;
 constexpr int SPAN_OFFSET = SCALE_OFFSET + 8 * CJ_STAGES, LINES_OFFSET = SPAN_OFFSET + 8 * 2 * FILL_WARPS * CJ_FILL_GROUPS;
 constexpr int FOLDED_LINES = CJ_FOLD > 0 ? CHUNKS_C * CJ_CHUNK_C : 0, CHANNELS_OFFSET = LINES_OFFSET + 16 * FOLDED_LINES;

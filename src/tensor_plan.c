@@ -107,8 +107,8 @@ static int64_t out_pieces(const cj_problem *p, const cj_tensor_config *c) {
 static int64_t out_pitch(const cj_problem *p, const cj_tensor_config *c) {
     const int64_t rows = c->run_rows * c->phases[CJ_Y] * c->out_size[CJ_X], row = c->run_x * c->phases[CJ_X];
     const int64_t count = joined_rows(p, c) ? rows : phased(c) ? row : c->columns;
-    return out_pieces(p, c) == 2        ? (3 + count + 15) / 32 * 32 + 16
-           : phased(c) || in_bulk(p, c) ? (3 + count + 7) / 16 * 16 + 8
+    return out_pieces(p, c) == 2        ? (SECTOR - 1 + count + 15) / 32 * 32 + 16
+           : phased(c) || in_bulk(p, c) ? (SECTOR - 1 + count + 7) / 16 * 16 + 8
                                         : cj_round_up(c->columns, 32) + 8;
 }
 

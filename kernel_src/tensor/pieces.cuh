@@ -18,7 +18,7 @@ __host__ __device__ constexpr int outputs_of_eight(int first) {
 
 /* Where a piece begins in its row of a buffer if it goes to y, and where in it the output of a column of a product lies. */
 __device__ __forceinline__ int bulk_shift(const float *y) {
-    return IN_BULK ? (int)((unsigned long long)y / sizeof(float) % 4) : 0;
+    return IN_BULK ? (int)((unsigned long long)y / sizeof(float) % SECTOR) : 0;
 }
 constexpr bool STAGED_JOINED = ROWS_JOINED && (PHASED || IN_BULK);
 constexpr int OUT_WIDTH = ROWS_JOINED ? CJ_OUT_X : 0; /* of a row in a piece */
@@ -88,7 +88,7 @@ __device__ __forceinline__ const float *z_of(const phased_piece &p, const cj_for
 
 /* Floats from y to the next 32 bytes, a sector. */
 __device__ __forceinline__ int to_sector(const float *y) {
-    return (int)(-((unsigned long long)y / sizeof(float)) % 8);
+    return (int)(-((unsigned long long)y / sizeof(float)) % SECTOR);
 }
 
 /* Which of its outputs, `count` of them from y on, a run stores for a channel: all but those skipped, from y + begin on `head`
@@ -104,7 +104,7 @@ __device__ __forceinline__ piece_of_row make_piece(const float *y, int count, bo
         p.begin = first ? 0 : to_sector(y);
         p.count = min(count, RUN_STEP + to_sector(y + RUN_STEP)) - p.begin;
     }
-    p.head = min((4 - bulk_shift(y + p.begin)) % 4, p.count);
+    p.head = min(to_sector(y + p.begin) % 4, p.count);
     p.middle = (p.count - p.head) / 4 * 4;
     return p;
 }
@@ -130,10 +130,10 @@ __device__ __forceinline__ bulk_piece bulk_piece_of(const float *y, const piece_
     return (unsigned)((p.begin + p.head) & 4095) | length << 12 | (unsigned)bulk_shift(y) << 24;
 }
 
-/* Rows' pieces repeat after so many rows, for so do places in 16 bytes or, if runs overlap, in sectors. */
+/* Rows' pieces repeat after so many rows, for so do places in sectors. */
 constexpr int period_of(long long plane) {
     int period = 1;
-    while (period < OUT_ROWS && plane * period % (CJ_OVERLAP > 0 ? 8 : 4) != 0) {
+    while (period < OUT_ROWS && plane * period % SECTOR != 0) {
         period *= 2;
     }
     return period;
