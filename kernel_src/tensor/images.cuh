@@ -208,7 +208,7 @@ __device__ __forceinline__ void fill_images(const shared_memory &shared, const c
         if (thread % 32 == 0) {
             ((unsigned *)shared.changed)[buffer.index() * (IMAGE_FILLERS / 32) + thread / 32] = scales_change;
         }
-
+        cj_async_fence();
         cj_barrier_arrive(&shared.full[buffer.index()]);
     }
 }
