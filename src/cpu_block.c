@@ -303,7 +303,7 @@ bool cj_block_run(cj_block *block, uint32_t index) {
     }
     block->at_barrier = block->ended = 0;
     if (block->shared_bytes > 0) {
-        memset(block->shared, 0xff, block->shared_bytes); /* NaN in every type: nothing is left of the block before */
+        memset(block->shared, CJ_BLOCK_POISON, block->shared_bytes);
     }
     for (uint32_t round = 0; block->ended < block->threads && !block->failed; ++round) {
         if (!give_turns(block, warp_behind(block, round)) && !block->nobody_runs(block) &&

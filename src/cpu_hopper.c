@@ -6,10 +6,13 @@
  * A store may read shared memory at any time until its thread has waited for its group, so every second one is done at
  * once and the others at the end of that wait: who overwrites shared memory too early, or reads what is stored,
  * likewise.
+ * Stores and products do not see what threads have stored to shared memory before cj_async_fence. One thread is enough
+ * here: that all which have stored come to it is not checked.
  *
  * Errors, where the device hangs, faults or computes something else: a barrier that was not initialised; a wait that
- * can never end; a copy to, or a store from, outside the block's shared memory; a copy still on its way when the block
- * ends; a store that its thread never closes a group with or waits for. */
+ * can never end; a copy to, or a store from, outside the block's shared memory; a store of what no fence has made
+ * visible; a copy still on its way when the block ends; a store that its thread never closes a group with or waits for.
+ */
 #include "cpu_hopper.h"
 
 #include <stdio.h>
@@ -17,6 +20,39 @@
 #include <string.h>
 
 #include "../kernel_src/cpu/hopper.cuh"
+
+/* ---------------------------------------------------------------------------------------------------------------------
+ * Fences between ordinary stores and what reads them asynchronously
+ * ------------------------------------------------------------------------------------------------------------------ */
+
+/* As a block begins. */
+static void see_nothing(const cj_block *block) {
+    memset(block->hopper->seen, CJ_BLOCK_POISON, block->shared_bytes);
+    block->hopper->fenced = false;
+}
+
+static void async_fence(void *launch) {
+    const cj_block *block = launch;
+    block->hopper->fenced = true;
+}
+
+/* When a phase of a barrier ends, and when shared memory is read: what a warp's own lanes store has no barrier. */
+static void see(const cj_block *block) {
+    cj_hopper *hopper = block->hopper;
+    if (hopper->fenced) {
+        memcpy(hopper->seen, block->shared, block->shared_bytes);
+        hopper->fenced = false;
+    }
+}
+
+void cj_hopper_expect_seen(cj_block *block, size_t offset, size_t bytes, const char *what) {
+    see(block);
+    if (memcmp(block->hopper->seen + offset, (const char *)block->shared + offset, bytes) != 0) {
+        cj_block_fail(block,
+                      "%s reads bytes %zu to %zu of shared memory, to which a thread has stored without cj_async_fence",
+                      what, offset, offset + bytes - 1);
+    }
+}
 
 /* ---------------------------------------------------------------------------------------------------------------------
  * Barriers
@@ -57,8 +93,9 @@ static void barrier_init(void *launch, void *pointer, unsigned count) {
     *self = (barrier){.mark = BARRIER_MARK, .count = (uint16_t)count, .pending = (uint16_t)count};
 }
 
-static void end_phase_if_complete(barrier *self) {
+static void end_phase_if_complete(const cj_block *block, barrier *self) {
     if (self->pending == 0 && self->units == 0) {
+        see(block);
         self->pending = self->count;
         ++self->phase;
     }
@@ -72,7 +109,7 @@ static void arrive(cj_block *block, void *pointer, unsigned units, const char *w
     }
     self->units = (int16_t)(self->units + (int)units);
     --self->pending;
-    end_phase_if_complete(self);
+    end_phase_if_complete(block, self);
 }
 
 static void barrier_arrive(void *launch, void *pointer) {
@@ -115,11 +152,12 @@ static void barrier_wait(void *launch, void *pointer, unsigned parity) {
  * Bulk copies
  * ------------------------------------------------------------------------------------------------------------------ */
 
-static void do_copy(const cj_copy *copy) {
+static void do_copy(const cj_block *block, const cj_copy *copy) {
     memcpy(copy->to, copy->from, copy->bytes);
+    memcpy(block->hopper->seen + ((char *)copy->to - (char *)block->shared), copy->from, copy->bytes);
     barrier *self = copy->barrier;
     self->units = (int16_t)(self->units - (int)(copy->bytes / UNIT));
-    end_phase_if_complete(self);
+    end_phase_if_complete(block, self);
 }
 
 static void bulk_load(void *launch, void *to, const void *from, unsigned bytes, void *pointer) {
@@ -132,7 +170,7 @@ static void bulk_load(void *launch, void *to, const void *from, unsigned bytes, 
     }
     const cj_copy copy = {to, from, bytes, to_live_barrier(block, pointer, "cj_bulk_load")};
     if (hopper->copies_issued++ % 2 == 0 || hopper->copies_late == CJ_LATE_COPIES) {
-        do_copy(&copy);
+        do_copy(block, &copy);
     } else {
         hopper->copies[hopper->copies_late++] = copy;
     }
@@ -144,7 +182,7 @@ static bool do_late_copy(cj_block *block) {
     if (hopper->copies_late == 0) {
         return false;
     }
-    do_copy(&hopper->copies[0]);
+    do_copy(block, &hopper->copies[0]);
     --hopper->copies_late;
     memmove(hopper->copies, hopper->copies + 1, hopper->copies_late * sizeof(*hopper->copies));
     return true;
@@ -167,6 +205,7 @@ static void bulk_store(void *launch, void *to, const void *from, unsigned bytes)
         cj_block_fail(block, "cj_bulk_store of %u bytes from byte %u of shared memory to %p, must be multiples of 16",
                       bytes, offset, to);
     }
+    cj_hopper_expect_seen(block, offset, bytes, "cj_bulk_store");
     cj_store store = {block->current, hopper->store_groups[block->current], to, from, bytes, false};
     const bool forgotten = hopper->stores_open == CJ_OPEN_STORES;
     if (hopper->stores_issued++ % 2 == 0 || forgotten) {
@@ -232,6 +271,7 @@ static void thread_ends(cj_block *block) {
             cj_block_fail(block, "the block ends with %u bulk copies on their way", block->hopper->copies_late);
         }
         cj_product_block_ends(block);
+        see_nothing(block);
     }
 }
 
@@ -243,6 +283,7 @@ static const struct cj_cpu_hopper words = {.barrier_init = barrier_init,
                                            .bulk_store = bulk_store,
                                            .bulk_store_commit = bulk_store_commit,
                                            .bulk_store_wait = bulk_store_wait,
+                                           .async_fence = async_fence,
                                            .descriptor = cj_product_descriptor,
                                            .product = cj_product_issue,
                                            .product_fence = cj_product_fence,
@@ -254,12 +295,23 @@ bool cj_hopper_open(cj_block *block) {
     block->host->hopper = &words;
     block->thread_ends = thread_ends;
     block->nobody_runs = do_late_copy;
-    return block->hopper != NULL;
+    if (block->hopper) {
+        block->hopper->seen = malloc(block->shared_bytes + 1U); /* + 1: 0 bytes may be NULL */
+    }
+    if (!block->hopper || !block->hopper->seen) {
+        return false;
+    }
+    see_nothing(block);
+    return true;
 }
 
 void cj_hopper_close(cj_block *block) {
-    for (int i = 0; i < CJ_WARPGROUPS && block->hopper; ++i) {
+    if (!block->hopper) {
+        return;
+    }
+    for (int i = 0; i < CJ_WARPGROUPS; ++i) {
         free(block->hopper->warpgroups[i]);
     }
+    free(block->hopper->seen);
     free(block->hopper);
 }

@@ -30,6 +30,8 @@ typedef struct cj_store {
 
 /* State of the block that runs. */
 typedef struct cj_hopper {
+    char *seen;                                     /* shared memory as bulk stores and products see it */
+    bool fenced;                                    /* a thread has come to cj_async_fence since that is so */
     struct cj_warpgroup *warpgroups[CJ_WARPGROUPS]; /* NULL before their first product */
     uint64_t copies_issued;
     uint32_t copies_late;
@@ -46,6 +48,9 @@ void cj_product_issue(void *launch, const struct cj_cpu_product *given);
 void cj_product_fence(void *launch);
 void cj_product_commit(void *launch);
 void cj_product_wait(void *launch);
+
+/* A bulk store or a product, `what`, reads shared memory: an error if it does not see what is there. */
+void cj_hopper_expect_seen(cj_block *block, size_t offset, size_t bytes, const char *what);
 
 /* When a thread ends; when all have ended. */
 void cj_product_thread_ends(cj_block *block);

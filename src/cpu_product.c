@@ -10,8 +10,9 @@
  * the same: a sum's bits depend on it. The arithmetic is in cpu_tensor_core.c.
  *
  * Errors: threads of a warpgroup that miss a product or a wait or disagree on one; a descriptor that reaches past the
- * block's shared memory; registers that are touched in flight; a first product, or first one after a wait, without
- * cj_product_fence (the device asks for it only if registers were touched); products that a thread never waits for. */
+ * block's shared memory, or to what no fence has made visible; registers that are touched in flight; a first product,
+ * or first one after a wait, without cj_product_fence (the device asks for it only if registers were touched); products
+ * that a thread never waits for. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -148,6 +149,8 @@ static void check_operand(cj_block *block, const char *name, uint32_t descriptor
                       "descriptor with start %zu, distance %zu along k",
                       name, lines, start, end - 1, block->shared_bytes, start, k);
     }
+    cj_hopper_expect_seen(block, start, (size_t)lines * UNIT, "product");
+    cj_hopper_expect_seen(block, start + k, (size_t)lines * UNIT, "product");
 }
 
 static void check_operands(cj_block *block, const struct cj_cpu_product *given) {

@@ -152,6 +152,7 @@ Test(cpu_hopper, a_bulk_copy_to_outside_shared_memory_is_an_error) {
     "    int *const data = (int *)shared, *const y = (int *)a.y;\n" \
     "    if (blockIdx.x != 1) return;\n"                            \
     "    data[t] = t * t + 1;\n"                                    \
+    "    cj_async_fence();\n"                                       \
     "    __syncthreads();\n"
 /* Every 16th thread stores 64 bytes. */
 #define ISSUE "    if (t % 16 == 0) cj_bulk_store(y + t, data + t, 64);\n    cj_bulk_store_commit();\n"
@@ -238,6 +239,13 @@ Test(cpu_hopper, a_bulk_store_that_its_thread_does_not_wait_for_is_an_error) {
 Test(cpu_hopper, a_bulk_store_whose_group_is_not_closed_is_not_waited_for) {
     expect_error(STORES, "    if (t == 5) cj_bulk_store((int *)a.x, data, 64);\n", WAIT "}\n", 64, numbers,
                  "thread 5: ended with 1 bulk stores on their way");
+}
+
+Test(cpu_hopper, a_bulk_store_of_what_no_fence_has_made_visible_is_an_error) {
+    expect_error(STORES, ISSUE WAIT "    if (t == 5) data[3] = -1;\n    __syncthreads();\n" ISSUE, WAIT "}\n", 64,
+                 numbers,
+                 "thread 0: cj_bulk_store reads bytes 0 to 63 of shared memory, to which a thread has stored without "
+                 "cj_async_fence");
 }
 
 Test(cpu_hopper, a_bulk_store_from_outside_shared_memory_is_an_error) {

@@ -295,6 +295,14 @@ Test(cpu_product, a_descriptor_that_reaches_past_shared_memory_is_an_error) {
                          "the block has 8192: descriptor with start 6160, distance 1024 along k");
 }
 
+Test(cpu_product, a_product_of_what_no_fence_has_made_visible_is_an_error) {
+    expect_product_error(TWO_PRODUCTS "    cj_product_wait(sum);\n    __syncthreads();\n"
+                                      "    if (t == 5) shared[16] ^= 1;\n    __syncthreads();\n" TWO_PRODUCTS,
+                         128,
+                         "thread 124: product reads bytes 0 to 1023 of shared memory, to which a thread has stored "
+                         "without cj_async_fence");
+}
+
 Test(cpu_product, a_descriptor_with_other_bits_is_an_error) {
     expect_product_error("    cj_product_f16(sum, a, b | 1U << 31, 1);\n", 128,
                          "thread 127: product with descriptor 0x80500000 of B, which has bits set beside "

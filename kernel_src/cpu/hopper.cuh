@@ -20,6 +20,7 @@ struct cj_cpu_hopper {
     void (*bulk_store)(void *launch, void *to, const void *from, unsigned int bytes);
     void (*bulk_store_commit)(void *launch);
     void (*bulk_store_wait)(void *launch, unsigned int pending);
+    void (*async_fence)(void *launch);
     unsigned int (*descriptor)(void *launch, const void *start, unsigned int k_stride);
     void (*product)(void *launch, const struct cj_cpu_product *product);
     void (*product_fence)(void *launch);
@@ -59,9 +60,8 @@ template <int pending> inline void cj_bulk_store_wait() {
 inline void cj_barrier_wait(cj_barrier *barrier, unsigned int parity) {
     cj_host.hopper->barrier_wait(cj_host.launch, barrier, parity);
 }
-
-/* Not checked: who forgets it sees wrong results on the GPU only. */
 inline void cj_async_fence() {
+    cj_host.hopper->async_fence(cj_host.launch);
 }
 
 /* ---- warpgroup products --------------------------------------------------------------------------------------------- */
