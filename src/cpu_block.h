@@ -61,8 +61,7 @@ struct cj_block {
     cj_thread thread[CJ_MAX_THREADS];
 };
 
-/* What each byte of shared memory is when a block begins: NaN in every type, so that nothing is left of the one before.
- */
+/* Each byte of shared memory when a block begins: NaN in every type, so that nothing is left of the one before. */
 enum { CJ_BLOCK_POISON = 0xff };
 
 /* Before the first block: takes fibers, tells the module where it runs. False: no memory. */

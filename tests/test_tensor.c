@@ -168,6 +168,11 @@ static convjit_desc parse(const char *line, int64_t *batch) {
     return desc;
 }
 
+/* For time each layer is computed in two of the maths. */
+static bool is_computed(size_t index, int math) {
+    return (index + (size_t)math) % MATHS != 0;
+}
+
 static grid_case case_of(size_t index, convjit_math math) {
     const entry *from = &entries[index];
     grid_case grid = {.seed = MATHS * index + math, /* also says how memory is laid out */
@@ -211,15 +216,14 @@ ParameterizedTestParameters(tensor, keeps_its_promise_in_every_math) {
     return shards();
 }
 
-/* Each layer in two of the maths. */
 ParameterizedTest(int *shard, tensor, keeps_its_promise_in_every_math, .init = choose_tensor) {
     numerics on;
     char text[4096];
     cr_assert(numerics_open("cpu", &on, text, sizeof text), "%s", text);
     for (size_t i = (size_t)*shard * testing_stride(); i < ENTRIES; i += SHARDS * testing_stride()) {
         for (int math = 0; math < MATHS; ++math) {
-            const grid_case grid = case_of(i, (convjit_math)math);
-            if ((i + (size_t)math) % MATHS != 0) {
+            if (is_computed(i, math)) {
+                const grid_case grid = case_of(i, (convjit_math)math);
                 expect_promise(&on, &grid);
             }
         }
@@ -390,6 +394,9 @@ Test(tensor, has_layers_for_every_way_to_compute_one) {
         const grid_case grid = case_of(i / MATHS, (convjit_math)(i % MATHS));
         cj_problem problem;
         cj_plan plan = {.family = &cj_family_tensor};
+        if (!is_computed(i / MATHS, (int)(i % MATHS))) {
+            continue;
+        }
         cr_assert_eq(cj_problem_make(&grid.desc, &problem), CONVJIT_SUCCESS, "%s", convjit_last_error());
         cj_family_tensor.plan(&problem, &target, &plan);
         const cj_tensor_config *c = &plan.tensor;
