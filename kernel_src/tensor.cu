@@ -77,7 +77,7 @@
  * CJ_SLOTS                  of weights: all of a tile's, or STAGES stages', or a ring of 4 or 2          4
  * CJ_SLOT_PRODUCTS          products of slices whose weights a slot holds                                6
  * CJ_LAG                    slots that the second consumer begins after the first                        2
- * CJ_SUM_PRODUCTS           ... that form one sum; divides SLOT_PRODUCTS                                 3
+ * CJ_SUM_PRODUCTS           ... that form one sum; the last one of a slot may be shorter                 3
  * CJ_LOSS                   what a sum loses of itself on average, in 2^-23rds: see kernels.md         1
  * CJ_COMPENSATED            what is rounded off the total is where the next sum begins: 2, of a slot: 1    2
  * CJ_OUT_BUFFERS            of eight channels' outputs, for each warp: divides 2 OWN_SETS                2

@@ -54,7 +54,7 @@ typedef struct cj_tensor_config {
     int32_t stages;        /* buffers in shared memory */
     int32_t slots;         /* of weights: all of a tile's, two stages', or a ring of 4 or 2 */
     int32_t slot_products; /* whose weights a slot holds */
-    int32_t sum_products;  /* ... that form one sum */
+    int32_t sum_products;  /* ... that form one sum; the last one of a slot may be shorter */
     bool storing;          /* warps of their own send outputs to memory */
     int32_t out_buffers;   /* of eight channels' outputs on their way to memory, for each warp */
     int32_t fill_groups;   /* groups of filling warps, each with every second stage if there are 2 */

@@ -16,7 +16,7 @@ enum {
     LEAST_LONG_SUMS = 7,                   /* sums of so many, where one alone would lose too much */
     MOST_SLOT_SUMS = 3,                    /* sums of a slot, */
     MOST_SUMMED_SLOT = 12,                 /* ... and products */
-    MOST_BLOCK_SUM = 6,                    /* products of a sum, and a slot, in math fp32_block */
+    MOST_BLOCK_SUM = 6,                    /* products of a sum in math fp32_block */
     MOST_SLOTS = 64,                       /* of weights that stay */
     MOST_SLOT = 10,                        /* ... of a slot where nothing is summed apart (math tf32) */
     MOST_BLOCK_PLAIN_SUMS = 16,            /* of a tile, that plain float32 adds up well enough in math fp32_block */
@@ -171,10 +171,15 @@ cj_tensor_tile cj_tensor_tile_of(const cj_problem *p, const cj_tensor_config *c)
     return t;
 }
 
+/* The last sum of a slot may be shorter. */
+static int64_t sums_of_tile(const cj_tensor_config *c, const cj_tensor_tile *t) {
+    return t->chunks * (t->products / c->slot_products) * cj_divide_up(c->slot_products, c->sum_products);
+}
+
 int32_t cj_tensor_compensation(const cj_tensor_config *c, const cj_tensor_tile *t) {
     static const int32_t most_plain[CJ_TENSOR_MOST_SUM + 1] = {0, 12, 12, 12, 8, 0};   /* sums, by their products */
     static const int32_t most_in_slot[CJ_TENSOR_MOST_SUM + 1] = {0, 10, 10, 10, 8, 0}; /* slots */
-    const int64_t sums = t->chunks * t->products / c->sum_products, slots = t->chunks * t->products / c->slot_products;
+    const int64_t sums = sums_of_tile(c, t), slots = t->chunks * t->products / c->slot_products;
     if (c->products < 4) {
         return c->products == 3 && sums > MOST_BLOCK_PLAIN_SUMS ? CJ_TENSOR_ALWAYS : CJ_TENSOR_PLAIN;
     }
@@ -212,7 +217,7 @@ static double slot_cost(const cj_tensor_config *c) {
 
 /* Sums that a slot ends with. */
 static double closed_sums(const cj_tensor_config *c) {
-    return c->products > 1 ? (double)(c->slot_products / c->sum_products) : 0.0;
+    return c->products > 1 ? (double)cj_divide_up(c->slot_products, c->sum_products) : 0.0;
 }
 
 /* Instructions for a slot's sums: dividing, closing, and multiplying what is carried over. */
@@ -313,22 +318,23 @@ double cj_tensor_cost(const cj_problem *p, const cj_tensor_config *c, const cj_t
 
 /* ---- the search ---- */
 
-/* Sums of math fp32: those of a slot that take the least time for a stage's products, filled up ones included. */
+/* Sums of more than one product for one of numbers: those of a slot that take the least time for a stage's products,
+ * filled up ones included; of equals, of the smallest slot. The last sum of a slot may be shorter. */
 static void choose_summed_slot(const cj_problem *p, cj_tensor_config *c, cj_tensor_tile *t) {
+    const int32_t most_sum = c->products == 4 ? CJ_TENSOR_MOST_SUM : MOST_BLOCK_SUM;
     cj_tensor_config best = *c;
     double least = -1.0;
-    for (c->sum_products = CJ_TENSOR_MOST_SUM; c->sum_products >= 1; --c->sum_products) {
-        for (int32_t sums = 1; sums <= MOST_SLOT_SUMS && sums * c->sum_products <= MOST_SUMMED_SLOT; ++sums) {
-            c->slot_products = sums * c->sum_products;
+    for (c->slot_products = 1; c->slot_products <= MOST_SUMMED_SLOT; ++c->slot_products) {
+        for (int32_t sums = 1; sums <= MOST_SLOT_SUMS; ++sums) {
+            c->sum_products = (int32_t)cj_divide_up(c->slot_products, sums);
             set_products(p, c, t);
             const double slots = (double)(t->products / c->slot_products);
             const double cost =
                 slots * (slot_cost(c) + sum_cost(c, cj_tensor_compensation(c, t)) + closed_sums(c) * 100.0);
-            const int64_t all = t->chunks * t->products / c->sum_products;
-            const int64_t needed = c->sum_products == CJ_TENSOR_MOST_SUM ? LEAST_LONG_SUMS
-                                   : c->sum_products > 1                 ? 2
-                                                                         : 1;
-            if (all >= needed && (least < 0.0 || cost < least)) {
+            const int64_t needed = c->products == 4 && c->sum_products == CJ_TENSOR_MOST_SUM ? LEAST_LONG_SUMS
+                                   : c->sum_products > 1                                     ? 2
+                                                                                             : 1;
+            if (c->sum_products <= most_sum && sums_of_tile(c, t) >= needed && (least < 0.0 || cost < least)) {
                 least = cost;
                 best = *c;
             }
@@ -338,24 +344,25 @@ static void choose_summed_slot(const cj_problem *p, cj_tensor_config *c, cj_tens
 }
 
 /* Of the counts up to the most allowed the one that leaves the fewest products of a stage to be filled up; of equals
- * the largest. A single sum would have its whole loss in the result, so there are at least two. */
-static void choose_sum(const cj_problem *p, cj_tensor_config *c, cj_tensor_tile *t) {
-    if (c->products == 4) {
-        choose_summed_slot(p, c, t);
-        return;
-    }
-    const int64_t products = slice_products(p, c);
-    int64_t most = cj_least(c->products == 1 ? MOST_SLOT : MOST_BLOCK_SUM, products);
-    if (c->products > 1 && t->chunks == 1) {
-        most = cj_least(most, cj_divide_up(products, 2));
-    }
-    c->sum_products = (int32_t)most;
+ * the largest. */
+static void choose_slot(const cj_problem *p, cj_tensor_config *c) {
+    const int64_t products = slice_products(p, c), most = cj_least(MOST_SLOT, products);
+    c->slot_products = (int32_t)most;
     for (int32_t count = (int32_t)most - 1; count > most / 2; --count) {
-        if (cj_round_up(products, count) < cj_round_up(products, c->sum_products)) {
-            c->sum_products = count;
+        if (cj_round_up(products, count) < cj_round_up(products, c->slot_products)) {
+            c->slot_products = count;
         }
     }
-    c->slot_products = c->sum_products;
+    c->sum_products = c->slot_products;
+}
+
+/* A single sum would have its whole loss in the result, so there are at least two. */
+static void choose_sum(const cj_problem *p, cj_tensor_config *c, cj_tensor_tile *t) {
+    if (c->products == 1) {
+        choose_slot(p, c);
+    } else {
+        choose_summed_slot(p, c, t);
+    }
 }
 
 int32_t cj_tensor_consumer_registers(const cj_problem *p, const cj_tensor_config *c, const cj_tensor_tile *t) {
@@ -497,8 +504,11 @@ static bool consider_widths(const cj_problem *p, cj_tensor_config c, int32_t mos
                                   c.phases[CJ_X] > 1)) {
                 continue;
             }
-            const int64_t step = cj_divide_up(width, split);
-            c.run_x = (int32_t)(aligned && split > 1 ? cj_round_up(step, SECTOR) : step + c.overlap);
+            const int64_t step = cj_divide_up(width, split), even = cj_round_up(step, 2) + c.overlap;
+            c.run_x = (int32_t)(split == 1                                                 ? width
+                                : aligned                                                  ? cj_round_up(step, SECTOR)
+                                : cj_round_up(even, 8) == cj_round_up(step + c.overlap, 8) ? even
+                                                                                           : step + c.overlap);
             if (c.run_x == last) {
                 continue;
             }

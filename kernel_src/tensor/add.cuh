@@ -41,8 +41,8 @@ __device__ __forceinline__ void multiply_images(sums &sum, const float *factors,
 enum { LO_LO = 1, MIXED = 2, HI_HI = 4 };
 
 /* Adds `count` products of slices, the small ones first, and waits for them; without `add`, sum is overwritten. */
-template <int which, int count>
-__device__ __forceinline__ void add_products(sums &sum, unsigned a, unsigned b, const unsigned *steps, bool add) {
+template <int which>
+__device__ __forceinline__ void add_products(sums &sum, unsigned a, unsigned b, const unsigned *steps, int count, bool add) {
 #pragma unroll
     for (int set = 0; set < OWN_SETS; ++set) {
         cj_product_fence(sum[set]);
@@ -96,23 +96,23 @@ __device__ __forceinline__ void close_sum(sums &total, sums &sum, float down, bo
 /* The products of a slot, the small ones of all of them in its first sum. */
 __device__ __forceinline__ void add_slot(sums &total, sums &sum, unsigned a, unsigned b, const unsigned *steps, float down) {
     if (CJ_PRODUCTS == 1) {
-        add_products<HI_HI, CJ_SLOT_PRODUCTS>(total, a, b, steps, true);
+        add_products<HI_HI>(total, a, b, steps, CJ_SLOT_PRODUCTS, true);
     }
     if (CJ_PRODUCTS == 4) {
         if (CARRIED) {
             multiply(sum, LO * LO);
         }
-        add_products<LO_LO, CJ_SLOT_PRODUCTS>(sum, a, b, steps, CARRIED);
+        add_products<LO_LO>(sum, a, b, steps, CJ_SLOT_PRODUCTS, CARRIED);
         multiply(sum, 1.0F / LO);
-        add_products<MIXED, CJ_SLOT_PRODUCTS>(sum, a, b, steps, true);
+        add_products<MIXED>(sum, a, b, steps, CJ_SLOT_PRODUCTS, true);
         multiply(sum, 1.0F / LO);
     }
 #pragma unroll
     for (int first = 0; first < CJ_SLOT_PRODUCTS && CJ_PRODUCTS > 1; first += CJ_SUM_PRODUCTS) {
         const bool begun = first == 0 ? CARRIED || CJ_PRODUCTS == 4 : COMPENSATED;
-        const bool last = first + CJ_SUM_PRODUCTS == CJ_SLOT_PRODUCTS;
-        add_products<CJ_PRODUCTS == 4 ? HI_HI : MIXED | HI_HI, CJ_SUM_PRODUCTS>(sum, a + first * PRODUCT_WEIGHTS, b,
-                                                                               steps + first, begun);
+        const bool last = first + CJ_SUM_PRODUCTS >= CJ_SLOT_PRODUCTS;
+        add_products<CJ_PRODUCTS == 4 ? HI_HI : MIXED | HI_HI>(sum, a + first * PRODUCT_WEIGHTS, b, steps + first,
+                                                               last ? CJ_SLOT_PRODUCTS - first : CJ_SUM_PRODUCTS, begun);
         close_sum(total, sum, down, last ? CARRIED : COMPENSATED);
     }
 }
