@@ -6,7 +6,8 @@
  *         sum[64 channels][COLUMNS pixels] += w[64][16] * x[16][pixels, shifted by the taps]      wgmma
  *
  * A line is an input channel or, with few channels (FOLD), an input channel and a kernel tap along z and y, or along x too:
- * what those taps read is then copied into lines of its own, and the taps along x that are left stay shifts.
+ * what those taps read is then copied into lines of its own, and the taps along x that are left stay shifts. If a few lines
+ * are left over from slices of eight, their taps along x can be lines of their own, too (SPREAD).
  *
  * Output channels are rows of products, and outputs are positions of a grid, one each. But in a transposed layer, or one of
  * few output channels, a position has several outputs, its phases, and a row is a channel's phase: tensor/phases.cuh.
@@ -56,6 +57,7 @@
  * CJ_PRODUCTS               of halves for one of numbers: 4 (math fp32), 3 (fp32_block), 1 (tf32)        4
  * CJ_GUARD                  1 = small results of data of a wide span are computed anew                   1
  * CJ_FOLD                   taps that are lines of their own: 0 none, 1 along z and y, 2 along x too     0
+ * CJ_SPREAD                 planes of a stage that hold the taps along x of the lines over a multiple of 8   0
  * CJ_IMAGE_TAPS             0, or each image is a position along x, and an input channel so many lines   0
  * CJ_ROWS                   rows of products for a group: output channels, and phases                    64
  * CJ_PHASES_d               outputs of a position of the grid along an axis; then those that taps reach  1
@@ -100,7 +102,7 @@ constexpr int TILE_K = M * TILE_BLOCKS, RUN_X = CJ_RUN_X, RUN_STEP = RUN_X - CJ_
 constexpr int TILE_Y = RUNS / CJ_RUNS_X * CJ_RUN_ROWS;
 constexpr int K_TILES = (CJ_ROWS + TILE_K - 1) / TILE_K;
 constexpr int DEPTH = 8; /* lines of a slice: halves of a unit */
-constexpr int PLANES = CJ_CHUNK_C / DEPTH;
+constexpr int PLANES = CJ_CHUNK_C / DEPTH, SHIFTED_PLANES = PLANES - CJ_SPREAD;
 constexpr int OUT_ROWS = 8; /* of a product, that a warp stores at a time */
 constexpr int SECTOR = 8;   /* floats that memory writes at once */
 
@@ -123,7 +125,9 @@ constexpr int FOLD_Z = CJ_FOLD >= 1 ? CJ_KERNEL_Z : 1, FOLD_Y = CJ_FOLD >= 1 ? C
 constexpr int FOLD_X = CJ_FOLD == 2 ? CJ_KERNEL_X : 1;
 constexpr int LINES = CJ_GROUP_IN * FOLD_Z * FOLD_Y * FOLD_X;
 constexpr int TAPS_Z = CJ_KERNEL_Z / FOLD_Z, TAPS_Y = CJ_KERNEL_Y / FOLD_Y, TAPS_X = CJ_KERNEL_X / FOLD_X;
-constexpr int CHUNKS_C = (LINES + CJ_CHUNK_C - 1) / CJ_CHUNK_C, CHUNKS_Y = TAPS_Y / CJ_CHUNK_Y;
+constexpr int SPREAD_LINES = CJ_SPREAD > 0 ? LINES % DEPTH : 0, SHIFTED_LINES = LINES - SPREAD_LINES;
+constexpr int CHUNKS_C = (SHIFTED_LINES + SHIFTED_PLANES * DEPTH - 1) / (SHIFTED_PLANES * DEPTH);
+constexpr int CHUNKS_Y = TAPS_Y / CJ_CHUNK_Y;
 constexpr int CHUNKS = CHUNKS_C * TAPS_Z * CHUNKS_Y; /* stages of a tile */
 
 /* One kernel row (column) needs only rows (columns) of one parity. REACH: input columns from the first to the last unit of
@@ -137,7 +141,7 @@ constexpr int PLANE = PARITIES_Y * PARITIES_X * ROWS * PITCH; /* units */
 constexpr int PART = PLANES * PLANE, BUFFER = PARTS * PART;
 
 /* Slices of a stage, and products of two. The last slot is filled up with products that have weight 0. */
-constexpr int SLICES = PLANES * CJ_CHUNK_Y * TAPS_X;
+constexpr int SHIFTED_SLICES = SHIFTED_PLANES * CJ_CHUNK_Y * TAPS_X, SLICES = SHIFTED_SLICES + CJ_SPREAD;
 constexpr int STAGE_SLOTS = ((SLICES + 1) / 2 + CJ_SLOT_PRODUCTS - 1) / CJ_SLOT_PRODUCTS;
 constexpr int STAGE_PRODUCTS = STAGE_SLOTS * CJ_SLOT_PRODUCTS;
 
@@ -158,8 +162,11 @@ constexpr int TAPS = CJ_KERNEL_Z * CJ_KERNEL_Y * CJ_KERNEL_X;
 constexpr int IN_ROWS = ROWS * PARITIES_Y, IN_COLUMNS = PITCH * PARITIES_X;
 constexpr int STEP_Y = PARITIES_Y > 1 ? 1 : CJ_STRIDE_Y, STEP_X = PARITIES_X > 1 ? 1 : CJ_STRIDE_X;
 constexpr int LANES = CJ_LANES, TEAMS = FILLERS / LANES, JOB_COLUMNS = LANES * CJ_JOB_ITEMS;
-constexpr int PIECES = (IN_COLUMNS + JOB_COLUMNS - 1) / JOB_COLUMNS, JOBS = PLANES * IN_ROWS * PIECES;
-constexpr int TEAM_JOBS = (JOBS + TEAMS - 1) / TEAMS;
+constexpr int PIECES = (IN_COLUMNS + JOB_COLUMNS - 1) / JOB_COLUMNS;
+/* Planes that are spread have columns of one parity only, and come after the others. */
+constexpr int PLANES_APART = PARITIES_X > 1 ? CJ_SPREAD : 0, PIECES_APART = (PITCH + JOB_COLUMNS - 1) / JOB_COLUMNS;
+constexpr int PLANES_ALIKE = PLANES - PLANES_APART, JOBS_ALIKE = (PLANES_ALIKE * IN_ROWS * PIECES + TEAMS - 1) / TEAMS;
+constexpr int TEAM_JOBS = JOBS_ALIKE + (PLANES_APART * IN_ROWS * PIECES_APART + TEAMS - 1) / TEAMS; /* of each */
 typedef float items[CJ_JOB_ITEMS][DEPTH];
 
 /* Shared memory. A piece of outputs is what follows each other in memory: a channel's, if a run has one row, or whole ones,
@@ -313,23 +320,36 @@ __device__ __forceinline__ chunk make_chunk(int index) {
     return result;
 }
 
-/* Input channel and folded taps of a line. */
+/* Input channel and folded taps of the i-th line of all stages. */
 struct line_parts {
     int c, z, y, x;
+    bool exists;
 };
 
-__device__ __forceinline__ line_parts parts_of(int line) {
-    unsigned rest = (unsigned)line; /* divisions of unsigned numbers take half as long */
+__device__ __forceinline__ line_parts parts_of(int i) {
+    constexpr int SHIFTED = SHIFTED_PLANES * DEPTH;
+    const unsigned piece = (unsigned)i / CJ_CHUNK_C, in_stage = (unsigned)i % CJ_CHUNK_C; /* unsigned divisions are shorter */
+    const bool spread = in_stage >= SHIFTED;
+    unsigned rest = piece * SHIFTED + in_stage, x = 0;
+    if (spread) {
+        x = piece * (CJ_CHUNK_C - SHIFTED) + in_stage - SHIFTED;
+        rest = SHIFTED_LINES + x / TAPS_X, x %= TAPS_X;
+    }
     line_parts p;
-    p.x = (int)take(rest, FOLD_X);
+    p.exists = (int)rest < (spread ? LINES : SHIFTED_LINES);
+    p.x = (int)(take(rest, FOLD_X) + x);
     p.y = (int)take(rest, FOLD_Y);
     p.z = (int)take(rest, FOLD_Z);
     p.c = (int)rest;
     return p;
 }
 
-/* Distance in units of slice i of a stage from slice 0: taps along x change fastest, then kernel rows, then planes. */
+/* Distance in units of slice i of a stage from slice 0: taps along x change fastest, then kernel rows, then planes. Those that
+ * are spread come last. */
 constexpr __host__ __device__ int slice_distance(int i) {
+    if (i >= SHIFTED_SLICES) {
+        return (SHIFTED_PLANES + i - SHIFTED_SLICES) * PLANE;
+    }
     const int x = i % TAPS_X * TAP_X, y = i / TAPS_X % CJ_CHUNK_Y * TAP_Y, plane = i / (TAPS_X * CJ_CHUNK_Y);
     return plane * PLANE + (y % CJ_STRIDE_Y * PARITIES_X * ROWS + y / CJ_STRIDE_Y) * PITCH +
            x % CJ_STRIDE_X * ROWS * PITCH + x / CJ_STRIDE_X;

@@ -41,6 +41,7 @@ typedef struct cj_tensor_config {
     int64_t image_taps;    /* of the view, too: 0, or each image is a position */
     int32_t products;      /* of halves for one of numbers: 4, 3 or 1 */
     int32_t fold;          /* taps that are lines of their own: 0 none, 1 along z and y, 2 along x too */
+    int32_t spread;        /* planes of a stage that hold taps along x of the lines over a multiple of 8 */
     int32_t columns;       /* pixels of a product */
     int32_t consumers_k;   /* consumers that differ in output channels */
     int32_t own_runs;      /* runs of a consumer */

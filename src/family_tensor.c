@@ -39,10 +39,10 @@ static const char *refuses(const cj_problem *problem, const cj_target *target) {
 static void describe(const cj_problem *p, const cj_tensor_config *c, char text[CJ_CONFIG_MAX]) {
     const cj_tensor_tile t = cj_tensor_tile_of(p, c);
     snprintf(text, CJ_CONFIG_MAX,
-             "tile %lldx%lld k%lld run %dx%dx%d%s stage c%d f%d x%d fill %d%s slots %d sum %dx%d%s", (long long)t.y,
+             "tile %lldx%lld k%lld run %dx%dx%d%s stage c%d f%d x%d fill %d%s slots %d sum %dx%d%s%s", (long long)t.y,
              (long long)t.x, (long long)t.k, c->own_runs, c->run_rows, c->columns, c->overlap > 0 ? " overlapping" : "",
              c->chunk_c, c->chunk_y, c->stages, c->fill_groups, c->storing ? " store" : "", c->slots, c->sum_products,
-             c->products, (const char *[]){"", " fold zy", " fold zyx"}[c->fold]);
+             c->products, (const char *[]){"", " fold zy", " fold zyx"}[c->fold], c->spread > 0 ? " spread" : "");
 }
 
 typedef struct choice {
@@ -161,6 +161,7 @@ static void constants(const cj_problem *problem, const cj_plan *plan, cj_text *o
     cj_stamp_int(out, "CJ_PRODUCTS", c->products, "of halves for one of numbers");
     cj_stamp_int(out, "CJ_GUARD", p->desc.math != CONVJIT_FP32_BLOCK, "small results of wide data are computed anew");
     cj_stamp_int(out, "CJ_FOLD", c->fold, "taps that are lines of their own: none, along z and y, along x too");
+    cj_stamp_int(out, "CJ_SPREAD", c->spread, "planes with taps along x of the lines over a multiple of 8");
     cj_stamp_int(out, "CJ_COLUMNS", c->columns, "pixels of a product");
     cj_stamp_int(out, "CJ_CONSUMERS_K", c->consumers_k, "consumers that differ in output channels");
     cj_stamp_int(out, "CJ_OWN_RUNS", c->own_runs, "runs of a consumer");

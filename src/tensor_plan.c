@@ -11,6 +11,7 @@ enum {
     MOST_SHARED = 227 * 1024,              /* of a block on sm_90 */
     ROOMY_SHARED = 195 * 1024,             /* ... that leaves the L1, which loads pass, 60 KB; more leaves it 28 */
     DEPTH = 8,                             /* of a slice */
+    MOST_CHUNK = 64,                       /* lines of a stage */
     MOST_FOLD_CHANNELS = 16,               /* with more, channels alone fill slices */
     MOST_FOLD = 64,                        /* taps */
     LEAST_LONG_SUMS = 7,                   /* sums of so many, where one alone would lose too much */
@@ -49,9 +50,20 @@ static int64_t lines_of(const cj_problem *p, const cj_tensor_config *c) {
     return lines;
 }
 
+/* Planes of a stage whose lines have taps along x to shift by. */
+static int64_t shifted_planes(const cj_tensor_config *c) {
+    return c->chunk_c / DEPTH - c->spread;
+}
+
+/* Chunks of lines. */
+static int64_t chunks_of(const cj_problem *p, const cj_tensor_config *c) {
+    const int64_t lines = lines_of(p, c), spread = c->spread > 0 ? lines % DEPTH : 0;
+    return cj_divide_up(lines - spread, shifted_planes(c) * DEPTH);
+}
+
 /* Of a stage, each of two slices. */
 static int64_t slice_products(const cj_problem *p, const cj_tensor_config *c) {
-    return ((int64_t)(c->chunk_c / DEPTH) * c->chunk_y * taps_of(p, c, CJ_X) + 1) / 2;
+    return (shifted_planes(c) * c->chunk_y * taps_of(p, c, CJ_X) + c->spread + 1) / 2;
 }
 
 /* Input columns from the first to the last unit of an output. */
@@ -136,13 +148,18 @@ cj_tensor_tile cj_tensor_outputs(const cj_tensor_config *c) {
 static void set_products(const cj_problem *p, const cj_tensor_config *c, cj_tensor_tile *t) {
     t->products = cj_round_up(slice_products(p, c), c->slot_products);
 }
+static int64_t planes_apart(const cj_tensor_config *c, const cj_tensor_tile *t) {
+    return t->columns > t->pitch ? c->spread : 0;
+}
 static void set_jobs(const cj_tensor_config *c, cj_tensor_tile *t) {
     if (c->image_taps > 0) {
         t->jobs = t->held = cj_divide_up(t->x, (int64_t)FILLERS * c->fill_groups / c->lanes);
         return;
     }
-    const int64_t pieces = t->rows * cj_divide_up(t->columns, (int64_t)c->lanes * c->job_items);
-    t->jobs = cj_divide_up(pieces, FILLERS / c->lanes);
+    const int64_t units = (int64_t)c->lanes * c->job_items, apart = planes_apart(c, t), planes = c->chunk_c / DEPTH;
+    const int64_t rows = t->rows / planes, teams = FILLERS / c->lanes;
+    t->jobs = cj_divide_up((planes - apart) * rows * cj_divide_up(t->columns, units), teams) +
+              cj_divide_up(apart * rows * cj_divide_up(t->pitch, units), teams);
     t->held = t->jobs * c->job_items;
 }
 static void set_shared(const cj_problem *p, const cj_tensor_config *c, cj_tensor_tile *t) {
@@ -152,7 +169,7 @@ static void set_shared(const cj_problem *p, const cj_tensor_config *c, cj_tensor
         16 * (stages * cj_tensor_parts(c) * t->units + c->columns) +
         slots * blocks_of(c) * c->slot_products * cj_tensor_parts(c) * CJ_TENSOR_PART_BYTES +
         OUT_BYTES * buffers * out_pieces(p, c) * out_pitch(p, c) + 8 * stages + SPAN_BYTES +
-        (c->fold ? LINE_BYTES * cj_round_up(lines_of(p, c), c->chunk_c) : 0) +
+        (c->fold ? LINE_BYTES * chunks_of(p, c) * c->chunk_c : 0) +
         (channels <= MOST_SHARED_CHANNELS ? CHANNEL_BYTES * channels : 0) +
         (c->image_taps > 0 ? (int64_t)IMAGE_BYTES * t->x : 0) +
         8 * (2 * stages + 2 * slots + 3 + (c->storing ? cj_divide_up(buffers, 2) * 2 * CONSUMERS * 4 : 0));
@@ -164,7 +181,7 @@ cj_tensor_tile cj_tensor_tile_of(const cj_problem *p, const cj_tensor_config *c)
     t.rows = c->chunk_c / DEPTH * rows_of(p, c, &t);
     t.columns = columns_of(p, c, &t);
     t.units = t.rows * t.columns;
-    t.chunks = cj_divide_up(lines_of(p, c), c->chunk_c) * taps_of(p, c, CJ_Z) * (taps_of(p, c, CJ_Y) / c->chunk_y);
+    t.chunks = chunks_of(p, c) * taps_of(p, c, CJ_Z) * (taps_of(p, c, CJ_Y) / c->chunk_y);
     set_products(p, c, &t);
     set_jobs(c, &t);
     set_shared(p, c, &t);
@@ -199,7 +216,7 @@ static double fill_cost(const cj_tensor_config *c, const cj_tensor_tile *t) {
     if (c->image_taps > 0) {
         return 120.0 + (double)t->held * (70.0 + 25.0 * cj_tensor_parts(c));
     }
-    const double planes = FILLERS / c->lanes % (c->chunk_c / DEPTH) == 0 ? 0.0 : 5.6;
+    const double planes = FILLERS / c->lanes % (c->chunk_c / DEPTH - planes_apart(c, t)) == 0 ? 0.0 : 5.6;
     return 21.0 + (double)t->held * (24.0 + 10.0 * cj_tensor_parts(c) + planes) + (double)t->jobs * 22.0;
 }
 
@@ -520,10 +537,48 @@ static bool consider_widths(const cj_problem *p, cj_tensor_config c, int32_t mos
     return found;
 }
 
+/* One consumer's channels or both's, and in math tf32 more runs or blocks than one. */
+static bool consider_consumers(const cj_problem *p, cj_tensor_config c, cj_tensor_visitor visit, void *state) {
+    /* ptxas wants 26 registers beside a product's sums, of the 128 that the kernel starts with. */
+    enum { COLUMNS = 128, MOST_COLUMNS = 200 };
+    bool found = false;
+    for (c.consumers_k = p->group_out > 64 ? 2 : 1; c.consumers_k >= 1; --c.consumers_k) {
+        if (c.products > 1) {
+            found |= consider_widths(p, c, COLUMNS, visit, state);
+            continue;
+        }
+        for (c.own_runs = 1; c.own_runs <= 2; ++c.own_runs) {
+            found |= consider_widths(p, c, COLUMNS, visit, state);
+        }
+        c.own_runs = 1;
+        found |= consider_widths(p, c, MOST_COLUMNS, visit, state);
+        const int32_t most = c.consumers_k < 2 ? 1 : p->group_out > 256 ? 4 : p->group_out > 128 ? 2 : 1;
+        for (c.own_blocks = 2; c.own_blocks <= most; c.own_blocks *= 2) {
+            found |= consider_widths(p, c, 2 * COLUMNS / c.own_blocks, visit, state);
+        }
+        c.own_blocks = 1;
+    }
+    return found;
+}
+
+/* The lines over a multiple of 8 in planes of their own, where that makes fewer slices than one more plane with shifts.
+ */
+static bool consider_spread(const cj_problem *p, cj_tensor_config c, cj_tensor_visitor visit, void *state) {
+    const int64_t lines = lines_of(p, &c), planes = lines / DEPTH, taps = p->kernel[CJ_X];
+    const int64_t spread = cj_divide_up(lines % DEPTH * taps, DEPTH);
+    bool found = false;
+    for (int64_t chunks = planes; chunks >= 1 && spread > 0 && spread < taps && (visit || !found); --chunks) {
+        c.spread = (int32_t)cj_divide_up(spread, chunks);
+        c.chunk_c = (int32_t)(planes / chunks + c.spread) * DEPTH;
+        if (planes % chunks == 0 && c.chunk_c <= MOST_CHUNK) {
+            found |= consider_consumers(p, c, visit, state);
+        }
+    }
+    return found;
+}
+
 bool cj_tensor_search(const cj_view *view, cj_tensor_visitor visit, void *state) {
     const cj_problem *const p = &view->grid;
-    /* ptxas wants 26 registers beside a product's sums, of the 128 that the kernel starts with. */
-    enum { MOST_CHUNK = 64, COLUMNS = 128, MOST_COLUMNS = 200 };
     const int64_t taps_zy = p->kernel[CJ_Z] * p->kernel[CJ_Y], taps = taps_zy * p->kernel[CJ_X];
     const bool few = p->group_in < MOST_FOLD_CHANNELS;
     const bool fits[] = {true, few && taps_zy > 1 && taps_zy <= MOST_FOLD,
@@ -553,22 +608,10 @@ bool cj_tensor_search(const cj_view *view, cj_tensor_visitor visit, void *state)
                 continue;
             }
             last = c.chunk_c;
-            for (c.consumers_k = p->group_out > 64 ? 2 : 1; c.consumers_k >= 1; --c.consumers_k) {
-                if (c.products == 1) {
-                    for (c.own_runs = 1; c.own_runs <= 2; ++c.own_runs) {
-                        found |= consider_widths(p, c, COLUMNS, visit, state);
-                    }
-                    c.own_runs = 1;
-                    found |= consider_widths(p, c, MOST_COLUMNS, visit, state);
-                    const int32_t most = c.consumers_k < 2 ? 1 : p->group_out > 256 ? 4 : p->group_out > 128 ? 2 : 1;
-                    for (c.own_blocks = 2; c.own_blocks <= most; c.own_blocks *= 2) {
-                        found |= consider_widths(p, c, 2 * COLUMNS / c.own_blocks, visit, state);
-                    }
-                    c.own_blocks = 1;
-                } else {
-                    found |= consider_widths(p, c, COLUMNS, visit, state);
-                }
-            }
+            found |= consider_consumers(p, c, visit, state);
+        }
+        if (c.fold == 1 && fits[1]) {
+            found |= consider_spread(p, c, visit, state);
         }
     }
     return found;

@@ -18,12 +18,12 @@ __device__ __forceinline__ source make_source(const cj_forward_args &args, const
     s.x = (const float *)args.x + t.n * args.x_batch_stride + t.group * CJ_GROUP_IN * args.x_channel_stride +
           ((in_offset)z0 * (in_offset)size.in_y + y0) * (in_offset)size.in_x + x0;
     constexpr int COUNT_Z = (FOLD_Z - 1) * CJ_DILATION_Z + 1, COUNT_Y = IN_ROWS * STEP_Y + (FOLD_Y - 1) * CJ_DILATION_Y,
-                  COUNT_X = IN_COLUMNS * STEP_X + (FOLD_X - 1) * CJ_DILATION_X;
+                  COUNT_X = IN_COLUMNS * STEP_X + (CJ_SPREAD > 0 ? TAPS_X - 1 : FOLD_X - 1) * CJ_DILATION_X;
     s.zs = inside(z0, size.in_z, COUNT_Z);
     s.ys = inside(y0, size.in_y, COUNT_Y);
     s.xs = inside(x0, size.in_x, COUNT_X);
     s.line = piece.line;
-    s.lines = t.n < args.batch ? LINES - piece.line : 0;
+    s.lines = t.n >= args.batch ? 0 : CJ_SPREAD > 0 ? CJ_CHUNK_C : LINES - piece.line;
     s.whole = s.lines >= CJ_CHUNK_C && z0 >= 0 && z0 + COUNT_Z <= size.in_z && y0 >= 0 && y0 + COUNT_Y <= size.in_y &&
               x0 >= 0 && x0 + COUNT_X <= size.in_x; /* from s.zs and so on, ptxas 13.0 gets it wrong */
     return s;
@@ -44,12 +44,21 @@ __device__ __forceinline__ bool is_in(const range &r, int position) {
     return position >= r.low && position < r.high;
 }
 
-/* Where the team's i-th job lies. Its plane is the same for all i if the planes can be shared out evenly. */
-constexpr bool OWN_PLANE = TEAMS % PLANES == 0;
+/* Where the team's i-th job lies. Its plane is the same as that of the job before if the planes can be shared out evenly. */
 struct place {
-    int plane, row, column; /* column: of the team's first unit */
+    int plane, row, column, columns, step; /* column: of the team's first unit; columns of the row, so far apart in the input */
     bool exists;
 };
+
+__host__ __device__ constexpr bool is_apart(int i) {
+    return i >= JOBS_ALIKE;
+}
+__host__ __device__ constexpr int planes_of(int i) {
+    return is_apart(i) ? PLANES_APART : PLANES_ALIKE;
+}
+__host__ __device__ constexpr bool is_own_plane(int i) {
+    return TEAMS % planes_of(i) == 0;
+}
 
 /* Where many jobs lie is found anew for each stage: there are no registers to remember it. */
 __device__ __forceinline__ int anew(int team) {
@@ -57,13 +66,22 @@ __device__ __forceinline__ int anew(int team) {
 }
 
 __device__ __forceinline__ place job_of(int team, int i) {
-    const int job = OWN_PLANE ? i * (TEAMS / PLANES) + team / PLANES : (i * TEAMS + team) / PLANES;
+    const bool apart = is_apart(i);
+    const int planes = planes_of(i), pieces = apart ? PIECES_APART : PIECES, turn = apart ? i - JOBS_ALIKE : i;
+    const int job = is_own_plane(i) ? turn * (TEAMS / planes) + team / planes : (turn * TEAMS + team) / planes;
     place p;
-    p.plane = OWN_PLANE ? team % PLANES : (i * TEAMS + team) % PLANES;
-    p.column = job % PIECES * JOB_COLUMNS;
-    p.row = job / PIECES;
-    p.exists = JOBS % TEAMS == 0 || job < JOBS / PLANES;
+    p.plane = (is_own_plane(i) ? team % planes : (turn * TEAMS + team) % planes) + (apart ? PLANES_ALIKE : 0);
+    p.column = job % pieces * JOB_COLUMNS;
+    p.row = job / pieces;
+    p.columns = apart ? PITCH : IN_COLUMNS;
+    p.step = apart ? CJ_STRIDE_X : STEP_X;
+    p.exists = planes * IN_ROWS * pieces % TEAMS == 0 || job < IN_ROWS * pieces;
     return p;
+}
+
+/* Are all units of its pieces in a row? */
+__device__ __forceinline__ bool is_filled(const place &p) {
+    return p.columns % JOB_COLUMNS == 0;
 }
 
 /* The lines of a plane in the input: where the buffer's first row and column of each is, and how it is shifted there. */
@@ -73,14 +91,17 @@ struct lines {
     bool exist[DEPTH];
 };
 
-/* The table of lines that hold kernel taps. */
+/* The table of lines that hold kernel taps. A missing one lies outside the input, but at a place that is in it. */
+constexpr int OUTSIDE = 32767;
+
 __device__ __forceinline__ void list_lines(folded_line *table, const cj_forward_args &args, const sizes &size) {
     for (int i = (int)threadIdx.x; i < FOLDED_LINES; i += CJ_THREADS) {
-        const line_parts line = parts_of(i);
+        const bool exists = parts_of(i).exists;
+        const line_parts line = parts_of(exists ? i : i / CJ_CHUNK_C * CJ_CHUNK_C);
         folded_line &to = table[i];
         to.distance = line.c * args.x_channel_stride +
                       (line.z * CJ_DILATION_Z * size.in_y + line.y * CJ_DILATION_Y) * size.in_x + line.x * CJ_DILATION_X;
-        to.z = (short)line.z, to.y = (short)line.y, to.x = (short)line.x;
+        to.z = (short)(exists ? line.z : OUTSIDE), to.y = (short)line.y, to.x = (short)line.x;
     }
 }
 
@@ -94,7 +115,8 @@ __device__ __forceinline__ void find_lines(lines &l, const shared_memory &shared
                  : j > 0     ? l.x[j - 1] + args.x_channel_stride
                              : s.x + (s.line + i) * args.x_channel_stride;
         l.y[j] = line.y * CJ_DILATION_Y, l.x_shift[j] = line.x * CJ_DILATION_X;
-        l.exist[j] = (LINES % CJ_CHUNK_C == 0 ? s.lines > 0 : i < s.lines) && is_in(s.zs, line.z * CJ_DILATION_Z);
+        l.exist[j] = (LINES % CJ_CHUNK_C == 0 || CJ_SPREAD > 0 ? s.lines > 0 : i < s.lines) &&
+                     is_in(s.zs, line.z * CJ_DILATION_Z);
     }
 }
 
@@ -107,9 +129,9 @@ __device__ __forceinline__ void load_jobs(items (&v)[TEAM_JOBS], const shared_me
 #pragma unroll
     for (int i = 0; i < TEAM_JOBS; ++i) {
         const place p = job_of(team, i);
-        const int in_y = p.row * STEP_Y, in_x = (p.column + lane) * STEP_X;
+        const int in_y = p.row * STEP_Y, in_x = (p.column + lane) * p.step;
         const in_offset offset = in_y * (in_offset)size.in_x + in_x;
-        if (i == 0 || !OWN_PLANE) {
+        if (i == 0 || i == JOBS_ALIKE || !is_own_plane(i)) {
             find_lines(l, shared, args, s, p.plane);
         }
 #pragma unroll
@@ -118,8 +140,8 @@ __device__ __forceinline__ void load_jobs(items (&v)[TEAM_JOBS], const shared_me
             const float *const row = cj_opaque(l.x[j] + offset); /* one address for all items */
 #pragma unroll
             for (int k = 0; k < CJ_JOB_ITEMS; ++k) {
-                const int step = k * LANES * STEP_X;
-                const bool in_row = whole ? PIECES * JOB_COLUMNS == IN_COLUMNS || p.column + lane + k * LANES < IN_COLUMNS
+                const int step = k * LANES * p.step;
+                const bool in_row = whole ? is_filled(p) || p.column + lane + k * LANES < p.columns
                                           : is_in(s.xs, in_x + l.x_shift[j] + step);
                 v[i][k][j] = cj_load_if(row + step, there && in_row);
             }
@@ -237,8 +259,9 @@ __device__ __forceinline__ void store_job(uint4 *buffer, const items &v, float u
         const int column = p.column + lane + i * LANES;
         const uint2 a = split(v[i][0], v[i][1], up), b = split(v[i][2], v[i][3], up), c = split(v[i][4], v[i][5], up),
                     d = split(v[i][6], v[i][7], up);
-        if (p.exists && (PIECES * JOB_COLUMNS == IN_COLUMNS || column < IN_COLUMNS)) {
-            uint4 *const unit = row + column % PARITIES_X * ROWS * PITCH + column / PARITIES_X;
+        if (p.exists && (is_filled(p) || column < p.columns)) {
+            const int parities = p.columns / PITCH;
+            uint4 *const unit = row + column % parities * ROWS * PITCH + column / parities;
             unit[0] = make_uint4(a.x, b.x, c.x, d.x);
             if (PARTS == 2) {
                 unit[PART] = make_uint4(a.y, b.y, c.y, d.y);

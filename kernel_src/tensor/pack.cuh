@@ -45,8 +45,9 @@ __device__ channel_span combine(channel_span own) {
 __device__ uint4 pack_slice(const cj_pack_args &args, int group, const product_row &row, int piece_index, int product, int part,
                             int half, float up) {
     const chunk piece = make_chunk(piece_index);
-    const int slice = slice_of(product, half), plane = slice / (TAPS_X * CJ_CHUNK_Y);
-    const int x = slice % TAPS_X, y = piece.kernel_y + slice / TAPS_X % CJ_CHUNK_Y;
+    const int slice = slice_of(product, half), spread = slice - SHIFTED_SLICES;
+    const int plane = spread < 0 ? slice / (TAPS_X * CJ_CHUNK_Y) : SHIFTED_PLANES + spread;
+    const int x = spread < 0 ? slice % TAPS_X : 0, y = piece.kernel_y + (spread < 0 ? slice / TAPS_X % CJ_CHUNK_Y : 0);
     const bool twin = slice_of(product, 1 - half) == slice && half == 1; /* a slice that is its own neighbour counts once */
     unsigned words[4];
 #pragma unroll 1
@@ -55,7 +56,7 @@ __device__ uint4 pack_slice(const cj_pack_args &args, int group, const product_r
         for (int j = 0; j < 2; ++j) {
             const int line = piece.line + plane * DEPTH + pair * 2 + j;
             const line_parts of = parts_of(line); /* a tap is either folded or left: one of the two is 0 */
-            if (row.exists && !twin && 2 * product < SLICES && line < LINES) {
+            if (row.exists && !twin && 2 * product < SLICES && of.exists) {
                 w[j] = weight(args, group, row, of.c,
                               ((piece.kernel_z + of.z) * CJ_KERNEL_Y + y + of.y) * CJ_KERNEL_X + x + of.x);
             }
