@@ -186,7 +186,7 @@ static void constants(const cj_problem *problem, const cj_plan *plan, cj_text *o
     cj_stamp_int(out, "CJ_CONSUMER_REGISTERS", cj_tensor_consumer_registers(p, c, &t), "of a thread");
     cj_stamp_int(out, "CJ_FILLER_REGISTERS", cj_tensor_filler_registers(p, c, &t), "of a filling thread");
     cj_stamp_int(out, "CJ_STORING", c->storing, "there are warps that store outputs");
-    cj_stamp_int(out, "CJ_OTHER_REGISTERS", cj_tensor_other_registers(p, c),
+    cj_stamp_int(out, "CJ_OTHER_REGISTERS", cj_tensor_other_registers(p, c, &t),
                  "of a thread that stores or brings weights");
     cj_stamp_int(out, "CJ_SHARED_BYTES", plan->shared_bytes, "dynamic shared memory");
     stamp_sum(c->columns, out);

@@ -395,14 +395,15 @@ int32_t cj_tensor_consumer_registers(const cj_problem *p, const cj_tensor_config
     return (int32_t)cj_most(cj_round_up(sums + beside, 8), least);
 }
 
-int32_t cj_tensor_other_registers(const cj_problem *p, const cj_tensor_config *c) {
-    return !c->storing && !bias_warps(p, c) ? 24 : p->dynamic ? 64 : 40;
+int32_t cj_tensor_other_registers(const cj_problem *p, const cj_tensor_config *c, const cj_tensor_tile *t) {
+    const bool roomy = cj_tensor_consumer_registers(p, c, t) <= 128;
+    return !c->storing && !bias_warps(p, c) ? 24 : p->dynamic ? 64 : roomy ? 72 : 40;
 }
 
 int32_t cj_tensor_filler_registers(const cj_problem *p, const cj_tensor_config *c, const cj_tensor_tile *t) {
     const int32_t consumer = cj_tensor_consumer_registers(p, c, t);
     return (int32_t)cj_least(
-        c->fill_groups == 2 ? 256 - consumer : 512 - cj_tensor_other_registers(p, c) - 2 * consumer, 232);
+        c->fill_groups == 2 ? 256 - consumer : 512 - cj_tensor_other_registers(p, c, t) - 2 * consumer, 232);
 }
 
 /* The cheapest way to fill a stage; of equals, the most lanes, then the longest pieces. False if a filling thread has
@@ -504,33 +505,47 @@ static bool consider_rows(const cj_problem *p, cj_tensor_config c, int32_t most_
     return found;
 }
 
-/* Rows that do not begin where sectors do are cut at sectors if runs overlap; other rows are cut there anyway. */
+/* Runs beside each other, or below. */
+static bool consider_places(const cj_problem *p, cj_tensor_config c, int32_t most_columns, cj_tensor_visitor visit,
+                            void *state) {
+    bool found = false;
+    for (c.runs_x = c.image_taps > 0 ? runs_of(&c) : 1; c.runs_x <= runs_of(&c); c.runs_x *= 2) {
+        found |= consider_rows(p, c, most_columns, visit, state);
+    }
+    return found;
+}
+
+/* Rows that do not begin where sectors do are cut at sectors if runs overlap; other rows are cut there anyway. Long
+ * rows are also cut where whole lines of the cache begin, which costs no more runs there; others at least at pairs. */
 static bool consider_widths(const cj_problem *p, cj_tensor_config c, int32_t most_columns, cj_tensor_visitor visit,
                             void *state) {
-    enum { MOST_SPLITS = 8 };
+    enum { MOST_SPLITS = 8, LONG = 8, LINE = 32 }; /* floats of a line */
     const int64_t images = p->desc.batch_hint > 0 ? p->desc.batch_hint : 128;
     const int64_t width = c.image_taps > 0 ? images : p->dynamic ? 128 : cj_most(1, p->out_size[CJ_X]);
     const bool aligned = c.out_size[CJ_X] % SECTOR == 0;
     bool found = false;
     for (c.overlap = 0; c.overlap < SECTOR; c.overlap += SECTOR - 1) {
         int64_t split = cj_divide_up(width, most_columns - c.overlap);
-        int32_t last = 0;
+        int64_t last[2] = {0, 0};
         for (int i = 0; i < MOST_SPLITS && split <= width && (visit || !found);
-             ++i, split = cj_most(split + 1, split * 9 / 8), last = c.run_x) {
+             ++i, split = cj_most(split + 1, split * 9 / 8)) {
             if (c.overlap > 0 && (p->dynamic || aligned || split == 1 || p->desc.beta != 0.0F || /* z may be y */
                                   c.phases[CJ_X] > 1)) {
                 continue;
             }
-            const int64_t step = cj_divide_up(width, split), even = cj_round_up(step, 2) + c.overlap;
-            c.run_x = (int32_t)(split == 1                                                 ? width
-                                : aligned                                                  ? cj_round_up(step, SECTOR)
-                                : cj_round_up(even, 8) == cj_round_up(step + c.overlap, 8) ? even
-                                                                                           : step + c.overlap);
-            if (c.run_x == last) {
-                continue;
-            }
-            for (c.runs_x = c.image_taps > 0 ? runs_of(&c) : 1; c.runs_x <= runs_of(&c); c.runs_x *= 2) {
-                found |= consider_rows(p, c, most_columns, visit, state);
+            const int64_t step = cj_divide_up(width, split), pairs = cj_round_up(step, 2);
+            const bool as_cheap = cj_divide_up(pairs + c.overlap, 8) == cj_divide_up(step + c.overlap, 8);
+            const int64_t cut[2] = {split == 1 ? width
+                                    : aligned  ? cj_round_up(step, SECTOR)
+                                    : as_cheap ? pairs
+                                               : step,
+                                    split >= LONG ? step / LINE * LINE : 0};
+            for (int way = 0; way < 2; ++way) {
+                if (cut[way] > 0 && cut[way] != last[0] && cut[way] != last[1]) {
+                    c.run_x = (int32_t)cut[way] + c.overlap;
+                    found |= consider_places(p, c, most_columns, visit, state);
+                }
+                last[way] = cut[way];
             }
         }
     }

@@ -44,7 +44,8 @@ int32_t cj_tensor_compensation(const cj_tensor_config *config, const cj_tensor_t
  * brings weights; and of a filling thread: what these leave. */
 int32_t cj_tensor_consumer_registers(const cj_problem *problem, const cj_tensor_config *config,
                                      const cj_tensor_tile *tile);
-int32_t cj_tensor_other_registers(const cj_problem *problem, const cj_tensor_config *config);
+int32_t cj_tensor_other_registers(const cj_problem *problem, const cj_tensor_config *config,
+                                  const cj_tensor_tile *tile);
 int32_t cj_tensor_filler_registers(const cj_problem *problem, const cj_tensor_config *config,
                                    const cj_tensor_tile *tile);
 

@@ -7,7 +7,7 @@
 
 TestSuite(layer, .init = enter_layer, .fini = leave);
 
-static const char small[] = "conv2d c2 k8 in5x6 f3x3 s1 p1 f32 nchw fp32"; /* in full, as format writes it */
+static const char small[] = "conv2d c2 k4 in5x6 f3x3 s1 p1 f32 nchw fp32"; /* in full, as format writes it */
 
 /* ---------------------------------------------------------------- open */
 
@@ -239,7 +239,7 @@ Test(layer, what_the_compiler_says_is_in_the_error_text) {
     setenv("FAKE_NVRTC_FAIL", "direct.cu(12): error: identifier \"x\" is undefined", 1);
     EXPECT_FAILS(try_create(context, small, &layer), CONVJIT_COMPILE_FAILED,
                  "\ndirect.cu(12): error: identifier \"x\" is undefined");
-    cr_expect_eq(strncmp(convjit_last_error(), "create failed for conv2d c2 k8", 30), 0, "%s", convjit_last_error());
+    cr_expect_eq(strncmp(convjit_last_error(), "create failed for conv2d c2 k4", 30), 0, "%s", convjit_last_error());
     cr_expect_null(layer);
     expect_counts(context, (convjit_counters){.misses = 1});
     unsetenv("FAKE_NVRTC_FAIL"); /* a failure is not remembered */
@@ -273,7 +273,7 @@ Test(layer, info_tells_how_a_layer_came_to_be) {
     cr_expect_str_eq(info.origin, "compiler");
     cr_expect_gt(info.create_ms, 0.0);
     cr_expect_geq(info.create_ms, convjit_get_counters(context).compile_ms);
-    cr_expect_gt(convjit_layer_packed_bytes(layer), 2 * 8 * 9 * sizeof(float));
+    cr_expect_gt(convjit_layer_packed_bytes(layer), 2 * 4 * 9 * sizeof(float));
     cr_expect_gt(convjit_layer_predict_ms(layer, 1), 0.0);
     cr_expect_gt(convjit_layer_predict_ms(layer, 64), convjit_layer_predict_ms(layer, 1));
     cr_expect_eq(convjit_layer_predict_ms(layer, 0), 0.0);
@@ -343,7 +343,7 @@ Test(layer, a_dump_directory_that_is_missing_is_only_logged) {
     ASSERT_OK(convjit_open(&options, &context));
     convjit_layer_destroy(create(context, small));
     cr_assert_eq(line_count, 3);
-    cr_expect_not_null(strstr(lines[0], "dump failed for conv2d c2 k8"), "%s", lines[0]);
+    cr_expect_not_null(strstr(lines[0], "dump failed for conv2d c2 k4"), "%s", lines[0]);
     cr_expect_not_null(strstr(lines[0], "nowhere/direct-sm_80-"), "%s", lines[0]);
     cr_expect_not_null(strstr(lines[1], ".cubin"), "%s", lines[1]);
     convjit_close(context);

@@ -144,6 +144,9 @@ static const entry entries[] = {
     /* two runs a consumer; rows that are joined */
     {.line = "conv2d n1 c32 k66 in24x104 f3x3", .distribution = REFERENCE_UNIFORM},
     {.line = "conv3d n2 c3 k64 in7x9x10 f3x3x1 s2x1x1 p1x2x0 beta=1", .special = GRID_INF_IN_X, .slices = true},
+    /* few channels whose lines are over a multiple of 8 */
+    {.line = "conv2d n1 c3 k64 in12x300 f3x3", .special = GRID_INF_IN_X},
+    {.line = "conv2d n2 c3 k96 in40x227 f11x11 s4", .special = GRID_NAN_IN_W},
 };
 
 /* Layers that see every distribution: channels by eights and windows of few, strides, groups with an epilogue. */
@@ -358,10 +361,13 @@ Test(tensor, plans_for_the_batch_that_is_hinted_at) {
 /* The plan chooses; if it comes to choose otherwise, layers must be added above for the ways that none meets any more.
  */
 Test(tensor, has_layers_for_every_way_to_compute_one) {
-    enum { WAYS = 28 };
+    enum { WAYS = 31 };
     static const char *const names[WAYS] = {"no fold",
                                             "fold along z and y",
                                             "fold along x too",
+                                            "lines over a multiple of 8 spread",
+                                            "... and filled apart",
+                                            "a last sum that is shorter",
                                             "a kernel row a stage",
                                             "runs that overlap",
                                             "runs side by side",
@@ -404,6 +410,9 @@ Test(tensor, has_layers_for_every_way_to_compute_one) {
         const bool ways[WAYS] = {c->fold == 0,
                                  c->fold == 1,
                                  c->fold == 2,
+                                 c->spread > 0,
+                                 c->spread > 0 && problem.stride[CJ_X] > 1,
+                                 c->slot_products % c->sum_products > 0,
                                  c->fold == 0 && c->chunk_y<problem.kernel[CJ_Y], c->overlap> 0,
                                  c->runs_x > 1,
                                  c->run_rows > 1,

@@ -91,9 +91,10 @@ struct lines {
     bool exist[DEPTH];
 };
 
-/* The table of lines that hold kernel taps. A missing one lies outside the input, but at a place that is in it. */
-constexpr int OUTSIDE = 32767;
+constexpr int OUTSIDE = 32767; /* no tap along z lies so far */
 
+/* The table of lines that hold kernel taps. A missing one does not exist or, where no unit is padding, is the stage's first
+ * again; its weights are 0. */
 __device__ __forceinline__ void list_lines(folded_line *table, const cj_forward_args &args, const sizes &size) {
     for (int i = (int)threadIdx.x; i < FOLDED_LINES; i += CJ_THREADS) {
         const bool exists = parts_of(i).exists;
