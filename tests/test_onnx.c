@@ -26,11 +26,11 @@ Test(onnx, reference_gives_the_expected_output_of_every_case) {
     onnx_case_list_free(folders, CASES);
 }
 
-Test(onnx, cpu_gives_the_expected_output_of_every_case) {
+Test(onnx, cpu_gives_the_expected_output_of_every_case) { /* a sample under sanitizers, as of the grid */
     char **folders = find_cases(), text[4096];
     numerics on;
     cr_assert(numerics_open("cpu", &on, text, sizeof text), "%s", text);
-    for (size_t i = 0; i < CASES; ++i) {
+    for (size_t i = 0; i < CASES; i += testing_stride()) {
         cr_expect_eq(onnx_case_run(&on, CONVJIT_FP32, folders[i], text, sizeof text), ONNX_PASSED, "%s: %s", folders[i],
                      text);
     }
