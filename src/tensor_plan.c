@@ -342,7 +342,8 @@ static void choose_summed_slot(const cj_problem *p, cj_tensor_config *c, cj_tens
     cj_tensor_config best = *c;
     double least = -1.0;
     for (c->slot_products = 1; c->slot_products <= MOST_SUMMED_SLOT; ++c->slot_products) {
-        for (int32_t sums = 1; sums <= MOST_SLOT_SUMS; ++sums) {
+        const int64_t most_sums = cj_least(MOST_SLOT_SUMS, c->slot_products);
+        for (int64_t sums = cj_divide_up(c->slot_products, most_sum); sums <= most_sums; ++sums) {
             c->sum_products = (int32_t)cj_divide_up(c->slot_products, sums);
             set_products(p, c, t);
             const double slots = (double)(t->products / c->slot_products);
@@ -351,7 +352,7 @@ static void choose_summed_slot(const cj_problem *p, cj_tensor_config *c, cj_tens
             const int64_t needed = c->products == 4 && c->sum_products == CJ_TENSOR_MOST_SUM ? LEAST_LONG_SUMS
                                    : c->sum_products > 1                                     ? 2
                                                                                              : 1;
-            if (c->sum_products <= most_sum && sums_of_tile(c, t) >= needed && (least < 0.0 || cost < least)) {
+            if (sums_of_tile(c, t) >= needed && (least < 0.0 || cost < least)) {
                 least = cost;
                 best = *c;
             }
