@@ -156,10 +156,12 @@ static void set_jobs(const cj_tensor_config *c, cj_tensor_tile *t) {
         t->jobs = t->held = cj_divide_up(t->x, (int64_t)FILLERS * c->fill_groups / c->lanes);
         return;
     }
-    const int64_t units = (int64_t)c->lanes * c->job_items, apart = planes_apart(c, t), planes = c->chunk_c / DEPTH;
-    const int64_t rows = t->rows / planes, teams = FILLERS / c->lanes;
-    t->jobs = cj_divide_up((planes - apart) * rows * cj_divide_up(t->columns, units), teams) +
-              cj_divide_up(apart * rows * cj_divide_up(t->pitch, units), teams);
+    const int64_t units = (int64_t)c->lanes * c->job_items, teams = FILLERS / c->lanes, apart = planes_apart(c, t);
+    const int64_t rows = apart > 0 ? t->rows / (c->chunk_c / DEPTH) * apart : 0; /* that are filled apart */
+    t->jobs = cj_divide_up((t->rows - rows) * cj_divide_up(t->columns, units), teams);
+    if (rows > 0) {
+        t->jobs += cj_divide_up(rows * cj_divide_up(t->pitch, units), teams);
+    }
     t->held = t->jobs * c->job_items;
 }
 static void set_shared(const cj_problem *p, const cj_tensor_config *c, cj_tensor_tile *t) {
@@ -341,7 +343,8 @@ static void choose_summed_slot(const cj_problem *p, cj_tensor_config *c, cj_tens
     const int32_t most_sum = c->products == 4 ? CJ_TENSOR_MOST_SUM : MOST_BLOCK_SUM;
     cj_tensor_config best = *c;
     double least = -1.0;
-    for (c->slot_products = 1; c->slot_products <= MOST_SUMMED_SLOT; ++c->slot_products) {
+    const int64_t most_products = cj_least(MOST_SUMMED_SLOT, slice_products(p, c));
+    for (c->slot_products = 1; c->slot_products <= most_products; ++c->slot_products) {
         const int64_t most_sums = cj_least(MOST_SLOT_SUMS, c->slot_products);
         for (int64_t sums = cj_divide_up(c->slot_products, most_sum); sums <= most_sums; ++sums) {
             c->sum_products = (int32_t)cj_divide_up(c->slot_products, sums);
