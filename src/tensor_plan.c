@@ -401,7 +401,7 @@ int32_t cj_tensor_consumer_registers(const cj_problem *p, const cj_tensor_config
 
 int32_t cj_tensor_other_registers(const cj_problem *p, const cj_tensor_config *c, const cj_tensor_tile *t) {
     /* A warp whose rows of products may not all exist wants more, and gets it where consumers leave it. */
-    const bool rest = p->group_out % (2 * CJ_ROWS) != 0, roomy = cj_tensor_consumer_registers(p, c, t) <= 128;
+    const bool rest = p->group_out % ((int64_t)2 * CJ_ROWS) != 0, roomy = cj_tensor_consumer_registers(p, c, t) <= 128;
     return !c->storing && !bias_warps(p, c) ? 24 : p->dynamic ? 64 : rest && roomy ? 72 : 40;
 }
 
